@@ -1,6 +1,7 @@
 //! The network volumes of a project, for the jobs that are about to get a place.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
@@ -8,16 +9,21 @@ use dstack_model::configurations::MountPoint;
 use dstack_model::instances::InstanceRuntime;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
 use dstack_model::volumes::VolumeProvisioningData;
+use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::attachment::DETACH_TIMEOUT;
 use dstack_plan::offers::AvailableOffers;
 use dstack_plan::volumes::{
-    Candidate, Location, check_mounts, choose, claim, locations, marked_for_deletion, not_found,
+    Candidate, Location, are_together, check_mounts, choose, claim, locations, marked_for_deletion, not_found,
 };
 use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, VolumeRow};
 use dstack_store::{AttachmentsOf, Changes, VolumeUse};
-use dstack_units::{ProjectId, VolumeId};
+use dstack_units::{ProjectId, Time, VolumeId};
 
 use crate::Result;
 use crate::context::Context;
+
+/// How long it may take to detach a volume while a machine is made for the next job already.
+const DETACHED_SOON: Duration = Duration::from_secs(60);
 
 /// Volumes that jobs name, and who has them.
 #[derive(Debug, Default)]
@@ -98,17 +104,26 @@ impl ProjectVolumes {
     /// Where a job can be for the sake of its volumes; empty: it has none.
     ///
     /// # Errors
-    /// It can be nowhere, for this reason, in words for users.
-    pub fn places(&self, spec: &JobSpec) -> Result<Vec<Location>, String> {
-        let mounts = self.mounts(spec)?;
-        check_mounts(&mounts).map_err(|error| error.to_string())?;
-        let free = self.free(mounts).map_err(|error| not_attached(&error))?;
+    /// It can be nowhere, or nowhere yet.
+    pub fn places(&self, spec: &JobSpec, now: Time) -> Result<Vec<Location>, NoPlace> {
+        let mounts = self.mounts(spec).map_err(NoPlace::Never)?;
+        check_mounts(&mounts).map_err(|error| NoPlace::Never(error.to_string()))?;
+        let free = self.free(mounts, now).map_err(|taken| match taken {
+            Taken {
+                until: Some(until), ..
+            } => NoPlace::Until(until),
+            Taken { why, until: None } => NoPlace::Never(not_attached(&why)),
+        })?;
+        if !are_together(&free) {
+            let why = "the volumes that no other job uses are in different availability zones";
+            return Err(NoPlace::Never(not_attached(why)));
+        }
         Ok(locations(&free))
     }
 
     /// The volumes that a job gets on a machine that is there.
-    fn on(&self, spec: &JobSpec, place: &JobProvisioningData) -> Result<Vec<Chosen>, String> {
-        let mounts = self.free(self.mounts(spec)?)?;
+    fn on(&self, spec: &JobSpec, place: &JobProvisioningData, now: Time) -> Result<Vec<Chosen>, String> {
+        let mounts = self.free(self.mounts(spec)?, now).map_err(|taken| taken.why)?;
         let (backend, zone) = (place.base_backend(), place.availability_zone.as_deref());
         let chosen = choose(&mounts, backend, &place.region, zone).map_err(|error| error.to_string())?;
         let chosen = self.chosen(&chosen)?;
@@ -144,7 +159,7 @@ impl ProjectVolumes {
         let Some(place) = instance.job_provisioning_data.as_deref() else {
             return Ok(Vec::new());
         };
-        let chosen = self.on(&job.job_spec, place)?;
+        let chosen = self.on(&job.job_spec, place, ctx.now())?;
         let names = chosen.iter().map(|one| one.row.name.clone()).collect();
         self.take(ctx, changes, chosen, (instance, job), false);
         Ok(names)
@@ -166,7 +181,11 @@ impl ProjectVolumes {
             return Ok(Arc::clone(offers));
         }
         let (left, chosen) = {
-            let mounts = jobs.iter().map(|(_, job)| self.free(self.mounts(&job.job_spec)?));
+            let free = |job: &JobRow| {
+                let free = self.free(self.mounts(&job.job_spec)?, ctx.now());
+                free.map_err(|taken| taken.why)
+            };
+            let mounts = jobs.iter().map(|(_, job)| free(job));
             let mounts = mounts.collect::<Result<Vec<_>, String>>()?;
             let claim = claim(&mounts, offers).map_err(|error| error.to_string())?;
             let chosen = claim.volumes.iter().map(|volumes| self.chosen(volumes));
@@ -229,42 +248,115 @@ impl ProjectVolumes {
         mounted(spec).map(of_names).collect()
     }
 
-    /// The mount points without volumes that other jobs use and that no two machines can have.
-    fn free<'a>(&'a self, mounts: Vec<Vec<Candidate<'a>>>) -> Result<Vec<Vec<Candidate<'a>>>, String> {
+    /// The mount points without volumes that are taken by machines, as no two of these can have one.
+    fn free<'a>(
+        &'a self,
+        mounts: Vec<Vec<Candidate<'a>>>,
+        now: Time,
+    ) -> Result<Vec<Vec<Candidate<'a>>>, Taken> {
         let mut free = Vec::with_capacity(mounts.len());
         for volumes in mounts {
-            let holders = volumes.iter().map(|volume| self.holder(volume.name));
-            let holders: Vec<Option<String>> = holders.collect();
-            let left = volumes
-                .iter()
-                .zip(&holders)
-                .filter(|(_, holder)| holder.is_none());
-            let left: Vec<Candidate<'_>> = left.map(|(volume, _)| *volume).collect();
-            if let (true, Some(Some(holder)), Some(first)) =
-                (left.is_empty(), holders.first(), volumes.first())
-            {
-                return Err(format!("{}: {holder}", first.name));
+            let (mut left, mut taken) = (Vec::new(), Vec::new());
+            for volume in volumes {
+                match self.taken(volume.name, now) {
+                    None => left.push(volume),
+                    Some(by) => taken.push(by),
+                }
+            }
+            if left.is_empty() {
+                // One that is let go of soon is waited for.
+                let first = taken.iter().position(|one| one.until.is_some()).unwrap_or(0);
+                if first < taken.len() {
+                    return Err(taken.swap_remove(first));
+                }
             }
             free.push(left);
         }
         Ok(free)
     }
 
-    /// Who uses a volume that only one machine can have.
-    fn holder(&self, name: &str) -> Option<String> {
+    /// Why a job does not get a volume, of which only one machine can have it.
+    fn taken(&self, name: &str, now: Time) -> Option<Taken> {
         let volume = self.rows.iter().find(|row| row.name == name)?;
+        let for_good = |holder: &str| Taken {
+            why: format!("{name}: {holder}"),
+            until: None,
+        };
         if let Some((_, holder)) = self.given.iter().find(|(given, _)| *given == volume.id) {
-            return Some(holder.clone());
+            return Some(for_good(holder));
         }
-        let mut its = self.uses.iter().filter(|one| one.row.volume_id == volume.id);
+        let is_its = |one: &&VolumeUse| one.row.volume_id == volume.id && !one.row.handed_over;
+        let mut its = self.uses.iter().filter(is_its);
         its.find_map(|one| {
-            let job = one.user().filter(|_| !one.row.handed_over)?;
-            Some(format!(
-                "it is attached to {}, where {job} uses it",
-                one.row.instance_name
-            ))
+            let instance = &one.row.instance_name;
+            if let Some(job) = one.user() {
+                return Some(for_good(&format!(
+                    "it is attached to {instance}, where {job} uses it"
+                )));
+            }
+            let until = match let_go(&one.row, now) {
+                LetGo::Soon => return None,
+                LetGo::By(until) => Some(until),
+                LetGo::Never => None,
+            };
+            Some(Taken {
+                why: format!("{name}: {}", not_let_go(&one.row, now)),
+                until,
+            })
         })
     }
+}
+
+/// Why a job does not get a volume.
+struct Taken {
+    /// In words for users.
+    why: String,
+    /// It is being detached, which is waited for until then.
+    until: Option<Time>,
+}
+
+/// Why a job can be nowhere for the sake of its volumes.
+#[derive(Debug)]
+pub enum NoPlace {
+    /// For this reason, in words for users.
+    Never(String),
+    /// A volume is being detached, which takes longer than it should. Waited for until then at the latest, without a machine.
+    Until(Time),
+}
+
+/// When a volume is free that is being detached.
+enum LetGo {
+    /// Before a machine is ready, if all goes well.
+    Soon,
+    /// By then, or never.
+    By(Time),
+    /// Nobody knows when.
+    Never,
+}
+
+fn let_go(row: &AttachmentRow, now: Time) -> LetGo {
+    let Some(since) = row.detaching_since else {
+        return LetGo::Soon;
+    };
+    match now {
+        now if now < since + DETACHED_SOON => LetGo::Soon,
+        now if now < since + DETACH_TIMEOUT => LetGo::By(since + DETACH_TIMEOUT),
+        _ => LetGo::Never,
+    }
+}
+
+fn not_let_go(row: &AttachmentRow, now: Time) -> String {
+    let since = row.detaching_since.unwrap_or(now);
+    let minutes = now.since(since).as_secs() / 60;
+    let error = match row.waiting_for() {
+        Some(WaitReason::VolumeDetached { error, .. }) => error.as_deref(),
+        _ => None,
+    };
+    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    format!(
+        "{} has not let go of it for {minutes} minutes{error}",
+        row.instance_name
+    )
 }
 
 /// What is said to users of a job that does not get its volumes, in the words of dstack 0.22.5.

@@ -172,12 +172,17 @@ pub fn check_mounts(mounts: &Mounts<'_>) -> Result<(), PlanError> {
             "Cannot attach the same volume at different mount points",
         ));
     }
-    if !mounts.is_empty() && together(mounts).is_empty() {
+    if !are_together(mounts) {
         return Err(PlanError::new(
             "The volumes of different mount points are in different availability zones: no machine can have all of them",
         ));
     }
     Ok(())
+}
+
+/// Whether there is a zone in which each mount point has a volume.
+pub fn are_together(mounts: &Mounts<'_>) -> bool {
+    mounts.is_empty() || !together(mounts).is_empty()
 }
 
 /// Where a job can be that has these mount points; empty: it has none, and can be anywhere.
