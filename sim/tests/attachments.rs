@@ -911,3 +911,22 @@ async fn a_job_is_told_why_its_volume_was_given_up_however_late_it_looks() {
         nothing_is_left(&world, &one, &["data"], "").await;
     }
 }
+
+/// Instances without network volumes cost no question about these.
+#[tokio::test(start_paused = true)]
+async fn nobody_asks_for_the_volumes_of_instances_that_have_none() {
+    let world = world(23).await;
+    let server = world.start_server("a", Duration::ZERO).await.unwrap();
+    let without = json!({"fleets": ["cloud"], "idle_duration": "10s"});
+    let run = world.submit(&server.engine, "train", &without).await.unwrap();
+    assert_eq!(world.finished(&run, 10 * MINUTE).await.unwrap(), RunStatus::Done);
+    let over = |world: &World| {
+        let mut rows = instances(world).into_iter();
+        rows.all(|row| row.status() == InstanceStatus::Terminated)
+    };
+    world
+        .until("the machine is gone", 10 * MINUTE, over)
+        .await
+        .unwrap();
+    assert_eq!(server.attachments_asked(), 0);
+}

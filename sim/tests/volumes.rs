@@ -1,6 +1,6 @@
 //! Network volumes in a cloud, by an engine that dies anywhere, in a cloud that loses calls and answers late.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -36,7 +36,7 @@ pub(super) fn is_offered(offer: &Offer) -> bool {
 }
 
 /// Whether an instance is a container, and not a machine.
-pub(super) fn is_made(snapshot: &InstanceSnapshot) -> bool {
+pub(crate) fn is_made(snapshot: &InstanceSnapshot) -> bool {
     snapshot.instance.offer.as_deref().is_some_and(is_offered)
 }
 

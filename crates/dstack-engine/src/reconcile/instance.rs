@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
-use dstack_model::backends::BackendType;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
@@ -36,7 +35,7 @@ use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
 use crate::job_volumes::{kept, not_attached};
-use crate::operations::containers::ReadyContainer;
+use crate::operations::containers::{self, ReadyContainer};
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
 use crate::running::Work;
@@ -91,7 +90,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
-        wake_volumes(ctx, before).await?;
+        wake_volumes(ctx, &snapshot).await?;
     }
     if takes_more {
         // Jobs that wait may have a place now, or none any more.
@@ -170,12 +169,14 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
 }
 
 /// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
-async fn wake_volumes(ctx: &Context, before: &InstanceRow) -> Result<()> {
-    // Hosts have no volumes of clouds.
-    if before.backend.as_deref() == Some(BackendType::Remote.as_str()) {
+async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<()> {
+    // A container has those that it was made with also when its job is over.
+    let may_have_some = snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
+    if !may_have_some {
         return Ok(());
     }
-    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(before.id));
+    let instance = snapshot.instance.id;
+    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(instance));
     for volume in attached.await? {
         ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
     }
