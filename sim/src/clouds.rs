@@ -285,7 +285,7 @@ impl Clouds {
         self.change(|state| state.has_reservations = true);
     }
 
-    /// Machines of these offers are begun with, and never get ready.
+    /// Machines and containers of these offers are begun with, and never get ready.
     pub fn never_ready(&self, names: &[&str]) {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         self.change(|state| state.never_ready = names);
@@ -872,6 +872,13 @@ impl Lifecycle<Container> for Clouds {
         let made = call
             .make("container", LISTED_WITHIN, || self.make_container(want), find)
             .await?;
+        if self.lock().never_ready.contains(&want.offer.instance.name) {
+            return Ok(Step::Underway {
+                seen: None,
+                doing: "a start".to_owned(),
+                again: Duration::from_secs(5),
+            });
+        }
         Ok(Step::Ready(made))
     }
 

@@ -41,12 +41,18 @@ pub struct Server {
     caller: Arc<Caller>,
     hanging: watch::Sender<bool>,
     duties: Arc<AtomicUsize>,
+    attachments: Arc<AtomicUsize>,
 }
 
 impl Server {
     /// How often it has asked for what one server does for all.
     pub fn duties_asked(&self) -> usize {
         self.duties.load(Ordering::SeqCst)
+    }
+
+    /// How often it has asked who has volumes.
+    pub fn attachments_asked(&self) -> usize {
+        self.attachments.load(Ordering::SeqCst)
     }
 
     /// From now on its questions about its lease get no answer, or again at once those that were asked meanwhile.
@@ -83,6 +89,7 @@ impl World {
         });
         let hanging = watch::Sender::new(false);
         let duties = Arc::new(AtomicUsize::new(0));
+        let attachments = Arc::new(AtomicUsize::new(0));
         let mut deps = self.deps(Arc::new(NoFailpoints));
         deps.settings.identity = Some(identity.clone());
         let deps = EngineDeps {
@@ -90,6 +97,7 @@ impl World {
                 store: Arc::clone(&self.store),
                 hanging: hanging.subscribe(),
                 duties: Arc::clone(&duties),
+                attachments: Arc::clone(&attachments),
             }),
             agents: Arc::new(self.hosts.called_by(&caller)),
             backends: Arc::new(self.clouds.called_by(&caller)),
@@ -109,6 +117,7 @@ impl World {
             caller,
             hanging,
             duties,
+            attachments,
         })
     }
 }
@@ -163,6 +172,7 @@ struct ServerStore {
     store: Arc<MemoryStore>,
     hanging: watch::Receiver<bool>,
     duties: Arc<AtomicUsize>,
+    attachments: Arc<AtomicUsize>,
 }
 
 impl ServerStore {
@@ -205,6 +215,7 @@ impl EngineStore for ServerStore {
         self.store.attachment(id).await
     }
     async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>> {
+        self.attachments.fetch_add(1, Ordering::SeqCst);
         self.store.attachments(of).await
     }
     async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {

@@ -57,7 +57,9 @@ async fn story(store: &dyn EngineStore, builder: &Builder, user: UserId) {
     let fleet = builder.fleet("f", &json!({"nodes": "0..3"}), NOW).unwrap();
     let pending = |num: i64| InstanceRow::pending(builder.random.uuid().into(), &fleet, num, NOW);
     let (one, other) = (pending(0), pending(1));
-    let (run, task) = builder.run("train", &json!({}), NOW).unwrap();
+    let (run, task) = builder
+        .run("train", &json!({"volumes": ["data:/data"]}), NOW)
+        .unwrap();
     let mut run = run;
     run.user_id = user;
     let mut jobs = task.puts().iter().filter_map(|put| match put {
@@ -65,15 +67,14 @@ async fn story(store: &dyn EngineStore, builder: &Builder, user: UserId) {
         _ => None,
     });
     let mut job = jobs.next().unwrap();
-    let runtime: JobRuntimeData =
-        serde_json::from_value(json!({"network_mode": "host", "volume_names": ["data"]})).unwrap();
+    let runtime: JobRuntimeData = serde_json::from_value(json!({"network_mode": "host"})).unwrap();
     job.assign(&one, fleet.id, runtime, NOW).unwrap();
     let wanted = |instance: &InstanceRow| {
         AttachmentRow::wanted(
             builder.random.uuid().into(),
             (&volume, &made),
-            instance,
-            job.id,
+            (instance, job.id),
+            false,
             NOW,
         )
     };

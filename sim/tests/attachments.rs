@@ -15,9 +15,11 @@ use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
-use dstack_store::EngineStore;
 use dstack_store::memory::Tables;
-use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, RunRow, VolumeRow};
+use dstack_store::rows::{
+    AttachmentRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState, RunRow, VolumeRow,
+};
+use dstack_store::{EngineStore, EntityRef, Sealed};
 use dstack_units::VolumeId;
 use serde_json::{Value, json};
 
@@ -420,6 +422,7 @@ async fn a_volume_that_a_container_is_made_with_is_free_when_that_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn in_a_cloud_that_loses_calls_and_answers_late_volumes_are_attached_once() {
+    let mut done = 0;
     for seed in 0..15 {
         let world = world(seed).await;
         let engine = world.start().await.unwrap();
@@ -442,6 +445,7 @@ async fn in_a_cloud_that_loses_calls_and_answers_late_volumes_are_attached_once(
         for name in ["one", "two"] {
             let run = world.submit(&engine, name, &with(&["data"])).await.unwrap();
             let status = world.finished(&run, 90 * MINUTE).await.unwrap();
+            done += usize::from(status == RunStatus::Done);
             if status == RunStatus::Failed {
                 // A cloud that loses every other call may not do it in time.
                 let message = ended(&world, &run, MINUTE).await.1.unwrap();
@@ -451,6 +455,7 @@ async fn in_a_cloud_that_loses_calls_and_answers_late_volumes_are_attached_once(
         }
         nothing_is_left(&world, &engine, &["data"], &format!("(seed {seed})")).await;
     }
+    assert!(done >= 25, "{done} of 30 got their volumes");
 }
 
 /// A job gets its volume and ends, by an engine that is killed at a failpoint, and another that goes on.
@@ -556,6 +561,372 @@ async fn of_two_jobs_placed_at_once_by_two_servers_one_gets_the_volume() {
             done += usize::from(ended(&world, run, 60 * MINUTE).await.0 == RunStatus::Done);
         }
         assert_eq!(done, 1, "(seed {seed})");
+        assert_eq!(
+            world.clouds.asked().len(),
+            1,
+            "no machine for the other (seed {seed})"
+        );
         nothing_is_left(&world, &servers[0], &["data"], &format!("(seed {seed})")).await;
     }
+}
+
+/// Whether a job has asked for a machine, or for a container, that is begun with.
+fn is_begun(world: &World) -> bool {
+    !world.clouds.machines().is_empty() || !world.clouds.containers().is_empty()
+}
+
+/// Before its machine is there a job has its volume for itself: it is neither cleaned up, nor deleted, nor anybody else's.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_kept_for_a_job_whose_machine_takes_its_time() {
+    let world = world(13).await;
+    let engine = world.start().await.unwrap();
+    let cleaned = json!({"auto_cleanup_duration": "1h"});
+    let id = world.submit_volume(&engine, "data", &cleaned).await.unwrap();
+    let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
+    world
+        .until("the volume is made", 5 * MINUTE, is_made)
+        .await
+        .unwrap();
+    world.pass(55 * MINUTE).await;
+    world.clouds.never_ready(&["small"]);
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    world.until("it is begun", MINUTE, is_begun).await.unwrap();
+    let other = world.submit(&engine, "other", &with(&["data"])).await.unwrap();
+    let (status, message) = ended(&world, &other, MINUTE).await;
+    assert_eq!(status, RunStatus::Failed);
+    assert_eq!(
+        message.as_deref(),
+        Some("Failed to attach volume: data: it is attached to cloud-0, where train-0-0 uses it")
+    );
+    assert_eq!(instances(&world).len(), 1, "no machine is made for nothing");
+    assert!(world.delete_volume(&engine, "data").await.is_err());
+    let kept = |world: &World| !volume_row(world, id).to_be_deleted;
+    world
+        .throughout("it is kept for the job", 8 * MINUTE, kept)
+        .await
+        .unwrap();
+    world.clouds.never_ready(&[]);
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Done);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// However the wait for a machine ends, the volume is free for the next job.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_free_when_no_machine_is_made_for_its_job() {
+    let world = world(14).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    world.clouds.full(&["small"]);
+    let run = world.submit(&engine, "full", &with(&["data"])).await.unwrap();
+    assert_eq!(
+        world.finished(&run, 10 * MINUTE).await.unwrap(),
+        RunStatus::Failed
+    );
+    assert!(is_free(&world), "no offer worked");
+    world.clouds.full(&[]);
+    world.clouds.never_ready(&["small"]);
+    for abort in [false, true] {
+        let name = format!("stopped-{abort}");
+        let run = world.submit(&engine, &name, &with(&["data"])).await.unwrap();
+        world.until("it is begun", MINUTE, is_begun).await.unwrap();
+        assert!(!is_free(&world));
+        world.stop(&engine, &run, abort).await.unwrap();
+        world.finished(&run, 10 * MINUTE).await.unwrap();
+        world.until("it is free", MINUTE, is_free).await.unwrap();
+        let gone = |world: &World| !is_begun(world);
+        world.until("the machine is gone", MINUTE, gone).await.unwrap();
+    }
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Also of one that is stopped before it is there: its container has the volume until it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_in_use_as_long_as_a_container_that_is_begun_with_it() {
+    let world = world(15).await;
+    world.clouds.offer_containers(&["small"]);
+    world.clouds.never_ready(&["small"]);
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    world.until("it is begun", MINUTE, is_begun).await.unwrap();
+    assert_eq!(world.clouds.workload().unwrap().volumes[0].name, "data");
+    assert!(world.delete_volume(&engine, "data").await.is_err());
+    world.stop(&engine, &run, false).await.unwrap();
+    let in_use = |world: &World| !is_begun(world) || !attachments(world).is_empty();
+    world
+        .throughout("it is in use while the container is there", 5 * MINUTE, in_use)
+        .await
+        .unwrap();
+    assert!(!is_begun(&world));
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Of several volumes the first that any offer can have counts, and then only offers that can have it.
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_made_where_the_volumes_are_that_were_chosen_for_it() {
+    let world = world(16).await;
+    world
+        .clouds
+        .offer_in(&[("small", "here", &["a", "b"]), ("large", "here", &["a", "b"])]);
+    let engine = world.start().await.unwrap();
+    for (name, zone) in [("in-b", "b"), ("in-a", "a")] {
+        let there = json!({"availability_zone": zone});
+        let id = world.submit_volume(&engine, name, &there).await.unwrap();
+        let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
+        world
+            .until("the volume is made", 5 * MINUTE, is_made)
+            .await
+            .unwrap();
+    }
+    world.clouds.full(&["small"]);
+    let any = json!({"fleets": ["cloud"], "volumes": [{"name": ["in-b", "in-a"], "path": "/data"}]});
+    world.hosts.script("train", LONG);
+    let run = world.submit(&engine, "train", &any).await.unwrap();
+    world.running(&run, 10 * MINUTE).await.unwrap();
+    assert_eq!(world.clouds.asked(), ["small", "large"]);
+    assert_eq!(attachments(&world)[0].name, "in-b");
+    let place = instances(&world)[0].job_provisioning_data.clone().unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("b"));
+    world.stop(&engine, &run, false).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["in-a", "in-b"], "").await;
+}
+
+/// The first node's volume takes its time; the other node's is refused meanwhile, which is not waited with.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_volume_is_refused_does_not_wait_for_other_nodes_to_fail() {
+    let world = world(17).await;
+    let engine = world.start().await.unwrap();
+    for name in ["data-0", "data-1"] {
+        volume(&world, &engine, name).await;
+    }
+    world.clouds.attaching_takes(5 * MINUTE);
+    let mut own = with(&["data-${{ dstack.node_rank }}"]);
+    own["nodes"] = json!(2);
+    own["startup_order"] = json!("master-first");
+    let run = world.submit(&engine, "nodes", &own).await.unwrap();
+    let first = |world: &World| world.clouds.attached().len() == 1;
+    world
+        .until("the first is being attached", 5 * MINUTE, first)
+        .await
+        .unwrap();
+    world
+        .clouds
+        .refuse_attachments(Some("the machine has no slot left"));
+    let failed = |world: &World| {
+        let mut jobs = world.store.tables().jobs.into_values();
+        jobs.any(|job| job.termination_reason() == Some(JobTerminationReason::VolumeError))
+    };
+    world.until("the other ends", 2 * MINUTE, failed).await.unwrap();
+    world.finished(&run, 20 * MINUTE).await.unwrap();
+    nothing_is_left(&world, &engine, &["data-0", "data-1"], "").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_could_not_be_attached_is_free() {
+    let world = world(18).await;
+    let engine = world.start().await.unwrap();
+    let id = volume(&world, &engine, "data").await;
+    // Its job has not taken note yet.
+    let row = volume_row(&world, id);
+    let fleet = world.store.tables().fleets.into_values().next().unwrap();
+    let now = world.clock.now();
+    let instance = InstanceRow::pending(world.builder.random.uuid().into(), &fleet, 9, now);
+    let made = row.provisioning_data.clone().unwrap();
+    let (key, job) = (
+        world.builder.random.uuid().into(),
+        world.builder.random.uuid().into(),
+    );
+    let mut failed = AttachmentRow::wanted(key, (&row, &made), (&instance, job), false, now);
+    failed.begun = true;
+    failed.fail("no slot left".to_owned(), now).unwrap();
+    let mut changes = world.builder.changes(now);
+    changes.insert_silently(failed);
+    world.store.commit(changes.into_commit()).await.unwrap();
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Done);
+    assert_eq!(attachments(&world).len(), 1);
+    world.delete_volume(&engine, "data").await.unwrap();
+    let deleted = |world: &World| volume_row(world, id).deleted;
+    world.until("it is deleted", 5 * MINUTE, deleted).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_machine_is_made_where_not_all_volumes_are_that_are_free() {
+    let world = world(19).await;
+    world.clouds.offer_in(&[("small", "here", &["a", "b"])]);
+    let engine = world.start().await.unwrap();
+    for (name, zone) in [("in-a", "a"), ("in-b", "b"), ("more-b", "b")] {
+        let there = json!({"availability_zone": zone});
+        let id = world.submit_volume(&engine, name, &there).await.unwrap();
+        let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
+        world
+            .until("the volume is made", 5 * MINUTE, is_made)
+            .await
+            .unwrap();
+    }
+    world.hosts.script("first", LONG);
+    let first = world.submit(&engine, "first", &with(&["in-b"])).await.unwrap();
+    world.running(&first, 10 * MINUTE).await.unwrap();
+    let both = json!({"fleets": ["cloud"], "volumes": [
+        {"name": ["in-b", "in-a"], "path": "/data"}, {"name": ["more-b"], "path": "/more"},
+    ]});
+    let run = world.submit(&engine, "both", &both).await.unwrap();
+    let (status, message) = ended(&world, &run, 5 * MINUTE).await;
+    assert_eq!(status, RunStatus::Failed);
+    let message = message.unwrap();
+    assert!(
+        message.ends_with("are in different availability zones"),
+        "{message}"
+    );
+    assert!(message.contains("no other job uses"), "{message}");
+    assert_eq!(instances(&world).len(), 1);
+    world.stop(&engine, &first, false).await.unwrap();
+    assert_eq!(ended(&world, &first, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["in-a", "in-b", "more-b"], "").await;
+}
+
+/// A volume that its last machine does not let go of costs no machine for each job that wants it next.
+#[tokio::test(start_paused = true)]
+async fn a_job_waits_without_a_machine_for_a_volume_that_is_not_let_go_of() {
+    let world = world(20).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    let mut held = with(&["data"]);
+    held["stop_duration"] = json!("off");
+    held["idle_duration"] = json!("10s");
+    let mut kept = Vec::new();
+    for name in ["first", "second"] {
+        world.hosts.script(name, LONG);
+        let run = world.submit(&engine, name, &held).await.unwrap();
+        world.running(&run, 10 * MINUTE).await.unwrap();
+        world.clouds.detaching_hangs(true);
+        world.stop(&engine, &run, false).await.unwrap();
+        world.pass(2 * MINUTE).await;
+        kept.push(run);
+        if name == "first" {
+            let next = world.submit(&engine, "next", &with(&["data"])).await.unwrap();
+            let waits = |world: &World| {
+                world.status(next.id) == Some(RunStatus::Submitted) && world.clouds.machines().len() == 1
+            };
+            world
+                .throughout("it waits, and costs nothing", 3 * MINUTE, waits)
+                .await
+                .unwrap();
+            world.clouds.detaching_hangs(false);
+            assert_eq!(ended(&world, &next, 5 * MINUTE).await.0, RunStatus::Done);
+        }
+    }
+    // Neither does it wait for ever.
+    let late = world.submit(&engine, "late", &with(&["data"])).await.unwrap();
+    let (status, message) = ended(&world, &late, 9 * MINUTE).await;
+    assert_eq!(status, RunStatus::Failed);
+    let message = message.unwrap();
+    let expected = "Failed to attach volume: data: cloud-0 has not let go of it for 10 minutes";
+    assert!(message.starts_with(expected), "{message}");
+    let asked = world.clouds.asked().len();
+    let later = world.submit(&engine, "later", &with(&["data"])).await.unwrap();
+    assert_eq!(ended(&world, &later, MINUTE).await.0, RunStatus::Failed);
+    assert_eq!(world.clouds.asked().len(), asked);
+    world.clouds.detaching_hangs(false);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// What the cloud said of an attached volume may be noted in a form that an earlier version cannot read: that is not waited with for ever.
+#[tokio::test(start_paused = true)]
+async fn a_job_does_not_wait_for_ever_for_notes_that_cannot_be_read() {
+    let mut seen = false;
+    for nth in 1..30 {
+        let world = world(21).await;
+        let die = Arc::new(DieAt::new("attachment.commit.before", nth));
+        let first = world.start().await.unwrap();
+        volume(&world, &first, "data").await;
+        first.stop();
+        world.leases_run_out().await;
+        let engine = world.start_dying(&die).await.unwrap();
+        let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+        tokio::select! {
+            () = engine.stopped() => {}
+            () = world.pass(5 * MINUTE) => break,
+        }
+        let is_noted = |row: &&OperationRow| {
+            let is_of_attachment = matches!(row.subject, EntityRef::Attachment(_));
+            is_of_attachment && row.kind == OperationKind::Create && row.state == OperationState::Done
+        };
+        let tables = world.store.tables();
+        let noted = tables.operations.values().find(is_noted).cloned();
+        let is_attaching = attachments(&world)
+            .iter()
+            .all(|row| row.status() == AttachmentStatus::Attaching);
+        let Some(mut noted) = noted.filter(|_| is_attaching) else {
+            continue;
+        };
+        seen = true;
+        let mut notes = noted.notes.as_deref().unwrap().clone();
+        notes["of_a_later_version"] = json!(1);
+        noted.notes = Some(Sealed::new(notes));
+        let mut changes = world.builder.changes(world.clock.now());
+        changes.intend(noted);
+        world.leases_run_out().await;
+        world.store.commit(changes.into_commit()).await.unwrap();
+        let engine = world.start().await.unwrap();
+        let (status, message) = ended(&world, &run, 15 * MINUTE).await;
+        assert_eq!(status, RunStatus::Failed);
+        let message = message.unwrap();
+        assert!(message.contains("cannot read"), "{message}");
+        nothing_is_left(&world, &engine, &["data"], "").await;
+    }
+    assert!(seen);
+}
+
+/// The server that drives the job is gone when another gives up to attach its volume.
+#[tokio::test(start_paused = true)]
+async fn a_job_is_told_why_its_volume_was_given_up_however_late_it_looks() {
+    for tenths in (1..60).step_by(4) {
+        let world = world(22).await;
+        let (one, other) = (
+            world.start_as("a").await.unwrap(),
+            world.start_as("b").await.unwrap(),
+        );
+        volume(&world, &one, "data").await;
+        let idle = json!({"fleets": ["cloud"], "idle_duration": "30m"});
+        let warm = world.submit(&other, "warm", &idle).await.unwrap();
+        assert_eq!(world.finished(&warm, 10 * MINUTE).await.unwrap(), RunStatus::Done);
+        world.pass(Duration::from_millis(100 * tenths)).await;
+        world.clouds.attaching_takes(60 * MINUTE);
+        // The job goes to the server that drives the machine; who has placed it attaches the volume.
+        let run = world.submit(&one, "train", &with(&["data"])).await.unwrap();
+        let is_asked = |world: &World| world.clouds.attached().len() == 1;
+        world.until("it is asked for", MINUTE, is_asked).await.unwrap();
+        let until = attachments(&world)[0].deadline_at().unwrap();
+        let left = until.since(world.clock.now());
+        world.pass(left.saturating_sub(Duration::from_millis(10))).await;
+        other.stop();
+        world.clouds.attaching_takes(Duration::ZERO);
+        let message = ended(&world, &run, 10 * MINUTE).await.1.unwrap();
+        assert!(
+            message.contains("not attached within 10 minutes"),
+            "{message} (after {tenths})"
+        );
+        nothing_is_left(&world, &one, &["data"], "").await;
+    }
+}
+
+/// Instances without network volumes cost no question about these.
+#[tokio::test(start_paused = true)]
+async fn nobody_asks_for_the_volumes_of_instances_that_have_none() {
+    let world = world(23).await;
+    let server = world.start_server("a", Duration::ZERO).await.unwrap();
+    let without = json!({"fleets": ["cloud"], "idle_duration": "10s"});
+    let run = world.submit(&server.engine, "train", &without).await.unwrap();
+    assert_eq!(world.finished(&run, 10 * MINUTE).await.unwrap(), RunStatus::Done);
+    let over = |world: &World| {
+        let mut rows = instances(world).into_iter();
+        rows.all(|row| row.status() == InstanceStatus::Terminated)
+    };
+    world
+        .until("the machine is gone", 10 * MINUTE, over)
+        .await
+        .unwrap();
+    assert_eq!(server.attachments_asked(), 0);
 }

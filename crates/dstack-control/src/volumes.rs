@@ -6,7 +6,7 @@ use dstack_model::backends::BackendType;
 use dstack_model::volumes::AnyVolumeConfiguration;
 use dstack_plan::names;
 use dstack_store::rows::{NewVolume, VolumeRow};
-use dstack_store::{AttachmentsOf, events};
+use dstack_store::{AttachmentsOf, VolumeUse, events};
 use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 use dstack_units::{ProjectId, UserId};
 
@@ -91,7 +91,8 @@ impl Volumes {
         let is_wanted = |row: &&VolumeRow| names.contains(&row.name) && !row.to_be_deleted;
         for before in existing.iter().filter(is_wanted) {
             // Whoever gets it meanwhile changes its row.
-            if attached.iter().any(|one| one.row.volume_id == before.id) {
+            let takes_it = |one: &VolumeUse| one.row.volume_id == before.id && one.row.takes_volume();
+            if attached.iter().any(takes_it) {
                 return Err(ControlError::refused(format!(
                     "Failed to delete volume {}. Volume is in use.",
                     before.name

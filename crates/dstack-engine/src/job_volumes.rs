@@ -1,19 +1,29 @@
 //! The network volumes of a project, for the jobs that are about to get a place.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::configurations::MountPoint;
+use dstack_model::instances::InstanceRuntime;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
 use dstack_model::volumes::VolumeProvisioningData;
+use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::attachment::DETACH_TIMEOUT;
+use dstack_plan::offers::AvailableOffers;
 use dstack_plan::volumes::{
-    Candidate, Location, check_mounts, choose, locations, marked_for_deletion, not_found,
+    Candidate, Location, are_together, check_mounts, choose, claim, locations, marked_for_deletion, not_found,
 };
 use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, VolumeRow};
 use dstack_store::{AttachmentsOf, Changes, VolumeUse};
-use dstack_units::{ProjectId, VolumeId};
+use dstack_units::{ProjectId, Time, VolumeId};
 
 use crate::Result;
 use crate::context::Context;
+
+/// How long it may take to detach a volume while a machine is made for the next job already.
+const DETACHED_SOON: Duration = Duration::from_secs(60);
 
 /// Volumes that jobs name, and who has them.
 #[derive(Debug, Default)]
@@ -25,17 +35,32 @@ pub struct ProjectVolumes {
 }
 
 /// A volume that a job gets.
-#[derive(Debug, Clone, Copy)]
-pub struct Chosen<'a> {
-    /// Its row.
-    pub row: &'a VolumeRow,
+struct Chosen {
+    row: VolumeRow,
     /// What its cloud made of it.
-    pub made: &'a VolumeProvisioningData,
+    made: VolumeProvisioningData,
 }
 
-/// Whether a job mounts network volumes.
-pub fn names_volumes(spec: &JobSpec) -> bool {
-    mounted(spec).next().is_some()
+fn check_attachable(volumes: &[Chosen], backend: BackendType) -> Result<(), String> {
+    match volumes.iter().find(|one| !one.made.attachable) {
+        None => Ok(()),
+        Some(one) => Err(format!(
+            "{}: volumes of {backend} cannot be attached to a machine",
+            one.row.name
+        )),
+    }
+}
+
+/// The volume that a job has for each of its mount points, in their order.
+///
+/// # Errors
+/// It does not have one for each of them: why, in words for users.
+pub fn kept<'a>(spec: &JobSpec, attachments: &'a [AttachmentRow]) -> Result<Vec<&'a AttachmentRow>, String> {
+    let of_names = |names: &[String]| {
+        let row = attachments.iter().find(|row| names.contains(&row.name));
+        row.ok_or_else(|| format!("{} was not kept for the job", names.join(" or ")))
+    };
+    mounted(spec).map(of_names).collect()
 }
 
 /// The names that the mount points of network volumes have, in their order.
@@ -70,7 +95,7 @@ impl ProjectVolumes {
         project: ProjectId,
         mut jobs: impl Iterator<Item = &'j JobRow>,
     ) -> Result<Self> {
-        match jobs.any(|job| names_volumes(&job.job_spec)) {
+        match jobs.any(JobRow::mounts_volumes) {
             true => Self::load(ctx, project).await,
             false => Ok(Self::default()),
         }
@@ -79,68 +104,51 @@ impl ProjectVolumes {
     /// Where a job can be for the sake of its volumes; empty: it has none.
     ///
     /// # Errors
-    /// It can be nowhere, for this reason, in words for users.
-    pub fn places(&self, spec: &JobSpec) -> Result<Vec<Location>, String> {
-        let mounts = self.mounts(spec)?;
-        check_mounts(&mounts).map_err(|error| error.to_string())?;
-        let free = self.free(mounts).map_err(|error| not_attached(&error))?;
+    /// It can be nowhere, or nowhere yet.
+    pub fn places(&self, spec: &JobSpec, now: Time) -> Result<Vec<Location>, NoPlace> {
+        let mounts = self.mounts(spec).map_err(NoPlace::Never)?;
+        check_mounts(&mounts).map_err(|error| NoPlace::Never(error.to_string()))?;
+        let free = self.free(mounts, now).map_err(|taken| match taken {
+            Taken {
+                until: Some(until), ..
+            } => NoPlace::Until(until),
+            Taken { why, until: None } => NoPlace::Never(not_attached(&why)),
+        })?;
+        if !are_together(&free) {
+            let why = "the volumes that no other job uses are in different availability zones";
+            return Err(NoPlace::Never(not_attached(why)));
+        }
         Ok(locations(&free))
     }
 
-    /// The volumes that a job gets on a machine that is there, or in a container that is.
-    ///
-    /// # Errors
-    /// Why it does not get them, in words for users.
-    pub fn on(&self, spec: &JobSpec, place: &JobProvisioningData) -> Result<Vec<Chosen<'_>>, String> {
-        let (backend, region) = (place.base_backend(), place.region.as_str());
-        if !place.dockerized {
-            return self.in_container(spec, backend, region);
-        }
-        let mounts = self.free(self.mounts(spec)?)?;
-        let zone = place.availability_zone.as_deref();
-        let chosen = self.choose(&mounts, backend, region, zone)?;
-        match chosen.iter().find(|one| !one.made.attachable) {
-            None => Ok(chosen),
-            Some(one) => Err(format!(
-                "{}: volumes of {backend} cannot be attached to a machine that is there already",
-                one.row.name
-            )),
-        }
+    /// The volumes that a job gets on a machine that is there.
+    fn on(&self, spec: &JobSpec, place: &JobProvisioningData, now: Time) -> Result<Vec<Chosen>, String> {
+        let mounts = self.free(self.mounts(spec)?, now).map_err(|taken| taken.why)?;
+        let (backend, zone) = (place.base_backend(), place.availability_zone.as_deref());
+        let chosen = choose(&mounts, backend, &place.region, zone).map_err(|error| error.to_string())?;
+        let chosen = self.chosen(&chosen)?;
+        check_attachable(&chosen, backend)?;
+        Ok(chosen)
     }
 
-    /// The volumes that the container of a job is made with.
-    ///
-    /// # Errors
-    /// Why it does not get them, in words for users.
-    pub fn in_container(
-        &self,
-        spec: &JobSpec,
-        backend: BackendType,
-        region: &str,
-    ) -> Result<Vec<Chosen<'_>>, String> {
-        self.choose(&self.mounts(spec)?, backend, region, None)
-    }
-
-    fn choose(
-        &self,
-        mounts: &[Vec<Candidate<'_>>],
-        backend: BackendType,
-        region: &str,
-        zone: Option<&str>,
-    ) -> Result<Vec<Chosen<'_>>, String> {
-        let chosen = choose(mounts, backend, region, zone).map_err(|error| error.to_string())?;
-        let made = chosen.iter().map(|candidate| {
-            let row = self.rows.iter().find(|row| row.name == candidate.name);
-            let made = row.and_then(|row| {
-                let made = row.provisioning_data.as_deref()?;
-                Some(Chosen { row, made })
-            });
-            made.ok_or_else(|| format!("{} is not made yet", candidate.name))
+    /// Of the volumes the rows, and what their cloud made of them.
+    fn chosen(&self, volumes: &[Candidate<'_>]) -> Result<Vec<Chosen>, String> {
+        let of_candidate = |candidate: &Candidate<'_>| {
+            let row = self.rows.iter().find(|row| row.name == candidate.name)?;
+            let mut made = row.provisioning_data.as_deref()?.clone();
+            made.backend.get_or_insert(row.configuration.backend());
+            Some(Chosen {
+                row: row.clone(),
+                made,
+            })
+        };
+        let found = volumes.iter().map(|candidate| {
+            of_candidate(candidate).ok_or_else(|| format!("{} is not made yet", candidate.name))
         });
-        made.collect()
+        found.collect()
     }
 
-    /// The job has got these volumes on the instance: rows that say so, and names for the job's own row.
+    /// The job has got its volumes on the machine, which is there: rows that say so, and names for the job's own row.
     pub fn give(
         &mut self,
         ctx: &Context,
@@ -151,31 +159,76 @@ impl ProjectVolumes {
         let Some(place) = instance.job_provisioning_data.as_deref() else {
             return Ok(Vec::new());
         };
-        let chosen: Vec<(VolumeRow, VolumeProvisioningData)> = self
-            .on(&job.job_spec, place)?
-            .into_iter()
-            .map(|one| (one.row.clone(), one.made.clone()))
-            .collect();
+        let chosen = self.on(&job.job_spec, place, ctx.now())?;
+        let names = chosen.iter().map(|one| one.row.name.clone()).collect();
+        self.take(ctx, changes, chosen, (instance, job), false);
+        Ok(names)
+    }
+
+    /// Each of the jobs has its volumes from now on, on the instance that is to be made for it: rows that say so. Returns the offers
+    /// of which the instances can be made then.
+    ///
+    /// # Errors
+    /// Why the jobs do not get their volumes, in words for users.
+    pub fn claim(
+        &mut self,
+        ctx: &Context,
+        changes: &mut Changes,
+        jobs: &[(&InstanceRow, &JobRow)],
+        offers: &Arc<AvailableOffers>,
+    ) -> Result<Arc<AvailableOffers>, String> {
+        if !jobs.iter().any(|(_, job)| job.mounts_volumes()) {
+            return Ok(Arc::clone(offers));
+        }
+        let (left, chosen) = {
+            let free = |job: &JobRow| {
+                let free = self.free(self.mounts(&job.job_spec)?, ctx.now());
+                free.map_err(|taken| taken.why)
+            };
+            let mounts = jobs.iter().map(|(_, job)| free(job));
+            let mounts = mounts.collect::<Result<Vec<_>, String>>()?;
+            let claim = claim(&mounts, offers).map_err(|error| error.to_string())?;
+            let chosen = claim.volumes.iter().map(|volumes| self.chosen(volumes));
+            (claim.offers, chosen.collect::<Result<Vec<_>, String>>()?)
+        };
+        let first = left.best.first();
+        let handed_over = first.is_some_and(|offer| offer.instance_runtime == InstanceRuntime::Runner);
+        if let Some(offer) = first.filter(|_| !handed_over) {
+            for volumes in &chosen {
+                check_attachable(volumes, offer.backend)?;
+            }
+        }
+        for (of, volumes) in jobs.iter().zip(chosen) {
+            self.take(ctx, changes, volumes, *of, handed_over);
+        }
+        Ok(Arc::new(left))
+    }
+
+    /// Nobody else gets the volumes.
+    fn take(
+        &mut self,
+        ctx: &Context,
+        changes: &mut Changes,
+        volumes: Vec<Chosen>,
+        (instance, job): (&InstanceRow, &JobRow),
+        handed_over: bool,
+    ) {
         let now = ctx.now();
-        let mut names = Vec::with_capacity(chosen.len());
-        for (mut volume, mut made) in chosen {
-            made.backend.get_or_insert(volume.configuration.backend());
-            let id = ctx.deps.random.ordered_uuid(now).into();
-            let row = AttachmentRow::wanted(id, (&volume, &made), instance, job.id, now);
-            if !row.handed_over {
+        for Chosen { mut row, made } in volumes {
+            if !handed_over {
                 let holder = format!(
                     "it is attached to {}, where {} uses it",
                     instance.name, job.job_name
                 );
-                self.given.push((volume.id, holder));
+                self.given.push((row.id, holder));
             }
-            changes.insert_silently(row);
-            names.push(volume.name.clone());
+            let id = ctx.deps.random.ordered_uuid(now).into();
+            let attachment = AttachmentRow::wanted(id, (&row, &made), (instance, job.id), handed_over, now);
+            changes.insert_silently(attachment);
             // Of two who give it away at the same time, or delete it, one decides again.
-            volume.used(now);
-            changes.touch(volume);
+            row.used(now);
+            changes.touch(row);
         }
-        Ok(names)
     }
 
     /// For each mount point the volumes that it names.
@@ -195,42 +248,115 @@ impl ProjectVolumes {
         mounted(spec).map(of_names).collect()
     }
 
-    /// The mount points without volumes that other jobs use and that no two machines can have.
-    fn free<'a>(&'a self, mounts: Vec<Vec<Candidate<'a>>>) -> Result<Vec<Vec<Candidate<'a>>>, String> {
+    /// The mount points without volumes that are taken by machines, as no two of these can have one.
+    fn free<'a>(
+        &'a self,
+        mounts: Vec<Vec<Candidate<'a>>>,
+        now: Time,
+    ) -> Result<Vec<Vec<Candidate<'a>>>, Taken> {
         let mut free = Vec::with_capacity(mounts.len());
         for volumes in mounts {
-            let holders = volumes.iter().map(|volume| self.holder(volume.name));
-            let holders: Vec<Option<String>> = holders.collect();
-            let left = volumes
-                .iter()
-                .zip(&holders)
-                .filter(|(_, holder)| holder.is_none());
-            let left: Vec<Candidate<'_>> = left.map(|(volume, _)| *volume).collect();
-            if let (true, Some(Some(holder)), Some(first)) =
-                (left.is_empty(), holders.first(), volumes.first())
-            {
-                return Err(format!("{}: {holder}", first.name));
+            let (mut left, mut taken) = (Vec::new(), Vec::new());
+            for volume in volumes {
+                match self.taken(volume.name, now) {
+                    None => left.push(volume),
+                    Some(by) => taken.push(by),
+                }
+            }
+            if left.is_empty() {
+                // One that is let go of soon is waited for.
+                let first = taken.iter().position(|one| one.until.is_some()).unwrap_or(0);
+                if first < taken.len() {
+                    return Err(taken.swap_remove(first));
+                }
             }
             free.push(left);
         }
         Ok(free)
     }
 
-    /// Who uses a volume that only one machine can have.
-    fn holder(&self, name: &str) -> Option<String> {
+    /// Why a job does not get a volume, of which only one machine can have it.
+    fn taken(&self, name: &str, now: Time) -> Option<Taken> {
         let volume = self.rows.iter().find(|row| row.name == name)?;
+        let for_good = |holder: &str| Taken {
+            why: format!("{name}: {holder}"),
+            until: None,
+        };
         if let Some((_, holder)) = self.given.iter().find(|(given, _)| *given == volume.id) {
-            return Some(holder.clone());
+            return Some(for_good(holder));
         }
-        let mut its = self.uses.iter().filter(|one| one.row.volume_id == volume.id);
+        let is_its = |one: &&VolumeUse| one.row.volume_id == volume.id && !one.row.handed_over;
+        let mut its = self.uses.iter().filter(is_its);
         its.find_map(|one| {
-            let job = one.user().filter(|_| !one.row.handed_over)?;
-            Some(format!(
-                "it is attached to {}, where {job} uses it",
-                one.row.instance_name
-            ))
+            let instance = &one.row.instance_name;
+            if let Some(job) = one.user() {
+                return Some(for_good(&format!(
+                    "it is attached to {instance}, where {job} uses it"
+                )));
+            }
+            let until = match let_go(&one.row, now) {
+                LetGo::Soon => return None,
+                LetGo::By(until) => Some(until),
+                LetGo::Never => None,
+            };
+            Some(Taken {
+                why: format!("{name}: {}", not_let_go(&one.row, now)),
+                until,
+            })
         })
     }
+}
+
+/// Why a job does not get a volume.
+struct Taken {
+    /// In words for users.
+    why: String,
+    /// It is being detached, which is waited for until then.
+    until: Option<Time>,
+}
+
+/// Why a job can be nowhere for the sake of its volumes.
+#[derive(Debug)]
+pub enum NoPlace {
+    /// For this reason, in words for users.
+    Never(String),
+    /// A volume is being detached, which takes longer than it should. Waited for until then at the latest, without a machine.
+    Until(Time),
+}
+
+/// When a volume is free that is being detached.
+enum LetGo {
+    /// Before a machine is ready, if all goes well.
+    Soon,
+    /// By then, or never.
+    By(Time),
+    /// Nobody knows when.
+    Never,
+}
+
+fn let_go(row: &AttachmentRow, now: Time) -> LetGo {
+    let Some(since) = row.detaching_since else {
+        return LetGo::Soon;
+    };
+    match now {
+        now if now < since + DETACHED_SOON => LetGo::Soon,
+        now if now < since + DETACH_TIMEOUT => LetGo::By(since + DETACH_TIMEOUT),
+        _ => LetGo::Never,
+    }
+}
+
+fn not_let_go(row: &AttachmentRow, now: Time) -> String {
+    let since = row.detaching_since.unwrap_or(now);
+    let minutes = now.since(since).as_secs() / 60;
+    let error = match row.waiting_for() {
+        Some(WaitReason::VolumeDetached { error, .. }) => error.as_deref(),
+        _ => None,
+    };
+    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    format!(
+        "{} has not let go of it for {minutes} minutes{error}",
+        row.instance_name
+    )
 }
 
 /// What is said to users of a job that does not get its volumes, in the words of dstack 0.22.5.

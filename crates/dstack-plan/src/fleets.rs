@@ -73,6 +73,9 @@ pub enum Skipped {
     /// The run has another fleet already.
     #[error("is not the fleet of the run")]
     OtherFleet,
+    /// The volumes are in the account of the run's project.
+    #[error("belongs to another project, and gets no network volumes of this one")]
+    OthersWithVolume,
     /// Several nodes need a cluster.
     #[error("is not a cluster (`placement: cluster`), which a run of several nodes needs")]
     NotCluster,
@@ -116,7 +119,11 @@ pub fn check_named(request: &Request<'_>, fleet: &Fleet<'_>) -> Result<(), Skipp
             .iter()
             .any(|reference| owner.is_meant(fleet.name, reference))
     });
-    if named { Ok(()) } else { Err(Skipped::NotNamed) }
+    match named {
+        false => Err(Skipped::NotNamed),
+        true if !request.volumes.is_empty() && !fleet.own => Err(Skipped::OthersWithVolume),
+        true => Ok(()),
+    }
 }
 
 /// Whether a run could fit into a fleet. May say yes where in the end it does not fit.

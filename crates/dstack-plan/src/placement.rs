@@ -192,6 +192,9 @@ pub enum Unfit {
     /// The volumes are elsewhere.
     #[error("is not where the volume is")]
     NotWithVolume,
+    /// The volumes are in the account of the run's project.
+    #[error("belongs to another project, and gets no network volumes of this one")]
+    OthersWithVolume,
     /// Other jobs have a part of it, and this one needs the whole.
     #[error("is shared with other jobs")]
     Shared,

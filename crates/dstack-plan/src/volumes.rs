@@ -10,6 +10,7 @@ use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, Volu
 use dstack_units::number::quote_list;
 
 use crate::PlanError;
+use crate::offers::AvailableOffers;
 
 /// Where a volume can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,12 +172,17 @@ pub fn check_mounts(mounts: &Mounts<'_>) -> Result<(), PlanError> {
             "Cannot attach the same volume at different mount points",
         ));
     }
-    if !mounts.is_empty() && together(mounts).is_empty() {
+    if !are_together(mounts) {
         return Err(PlanError::new(
             "The volumes of different mount points are in different availability zones: no machine can have all of them",
         ));
     }
     Ok(())
+}
+
+/// Whether there is a zone in which each mount point has a volume.
+pub fn are_together(mounts: &Mounts<'_>) -> bool {
+    mounts.is_empty() || !together(mounts).is_empty()
 }
 
 /// Where a job can be that has these mount points; empty: it has none, and can be anywhere.
@@ -232,9 +238,86 @@ pub fn choose<'a>(
     chosen.collect()
 }
 
+/// The volumes of jobs for which something is to be made, and of what it is made then.
+#[derive(Debug, Clone)]
+pub struct Claim<'a> {
+    /// For each job, for each of its mount points, the volume that it gets there.
+    pub volumes: Vec<Vec<Candidate<'a>>>,
+    /// The offers that are where all of these are, and that are made in the same way: a machine gets its volumes later than a
+    /// container.
+    pub offers: AvailableOffers,
+}
+
+/// Chooses the volumes of jobs before it is known which of the offers works: those for the first offer that is where each job finds
+/// some. `jobs` has the mount points of each.
+///
+/// # Errors
+/// No offer is where they all find some.
+pub fn claim<'a>(jobs: &[Vec<Vec<Candidate<'a>>>], offers: &AvailableOffers) -> Result<Claim<'a>, PlanError> {
+    let mut first_error = None;
+    for offer in &offers.best {
+        for zone in zones_to_try(jobs, offer) {
+            let of_job = |mounts: &Vec<Vec<Candidate<'a>>>| {
+                choose(mounts, offer.backend, &offer.region, zone.as_deref())
+            };
+            match jobs.iter().map(of_job).collect::<Result<Vec<_>, _>>() {
+                Ok(volumes) => {
+                    let offers = of_same_kind(&volumes, offer, offers);
+                    return Ok(Claim { volumes, offers });
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+    }
+    Err(first_error.unwrap_or_else(|| PlanError::new("no offer is where the volumes are")))
+}
+
+/// Zones in which the offer may be made, those of the volumes first, in the order in which the jobs name these. `None`: it is not
+/// known in which, and no volume is bound to one.
+fn zones_to_try(jobs: &[Vec<Vec<Candidate<'_>>>], offer: &Offer) -> Vec<Option<String>> {
+    let offered = offer.availability_zones.as_deref();
+    let is_offered = |zone: &String| {
+        offered.is_none_or(|zones| zones.iter().any(|other| other.eq_ignore_ascii_case(zone)))
+    };
+    let named = jobs.iter().flatten().flatten();
+    let named = named.filter_map(|volume| volume.location().zone);
+    let all = named
+        .filter(is_offered)
+        .chain(offered.unwrap_or_default().iter().cloned());
+    let all: Vec<Option<String>> = all.map(Some).collect();
+    match all.is_empty() {
+        true => vec![None],
+        false => all,
+    }
+}
+
+/// The offers that are where all of the volumes are, each only in zones in which these can be used.
+fn of_same_kind(volumes: &[Vec<Candidate<'_>>], chosen: &Offer, offers: &AvailableOffers) -> AvailableOffers {
+    let places: Vec<Location> = volumes.iter().flatten().map(Candidate::location).collect();
+    let usable = |offer: &Offer| {
+        let is_reached = |place: &Location| reach_offer(std::slice::from_ref(place), offer);
+        let is_same = offer.instance_runtime == chosen.instance_runtime && places.iter().all(is_reached);
+        let mut offer = Some(offer.clone()).filter(|_| is_same)?;
+        if let Some(zones) = &mut offer.availability_zones {
+            let has_zones = !zones.is_empty();
+            zones.retain(|zone| places.iter().all(|place| place.is_in_zone(zone)));
+            if has_zones && zones.is_empty() {
+                return None;
+            }
+        }
+        Some(offer)
+    };
+    let best: Vec<Offer> = offers.best.iter().filter_map(usable).collect();
+    AvailableOffers {
+        total: offers.total.saturating_sub(offers.best.len() - best.len()),
+        best,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use dstack_model::decode::decode_strict;
+    use dstack_model::instances::InstanceRuntime;
     use serde_json::json;
 
     use super::*;
@@ -303,6 +386,41 @@ mod tests {
         let apart = [vec![candidate("one", &a)], vec![candidate("more", &c)]];
         let error = check_mounts(&apart).unwrap_err().to_string();
         assert!(error.contains("different availability zones"), "{error}");
+    }
+
+    #[test]
+    fn what_is_made_for_a_job_is_made_where_its_volumes_are() {
+        let (a, b) = (disk("eu", "eu-a"), disk("eu", "eu-b"));
+        let one = vec![vec![candidate("in-b", &b), candidate("in-a", &a)]];
+        let container = Offer {
+            instance_runtime: InstanceRuntime::Runner,
+            ..offer("eu", &["eu-b"])
+        };
+        let of = |best: &[Offer]| AvailableOffers {
+            best: best.to_vec(),
+            total: 10,
+        };
+        let offers = of(&[
+            offer("us", &["us-a"]),
+            offer("eu", &["eu-a", "eu-b"]),
+            offer("eu", &["eu-a"]),
+            container,
+            offer("eu", &["eu-b"]),
+        ]);
+        let claimed = claim(std::slice::from_ref(&one), &offers).unwrap();
+        assert_eq!(claimed.volumes[0][0].name, "in-b", "the first that it names");
+        assert_eq!(
+            claimed.offers.best,
+            [offer("eu", &["eu-b"]), offer("eu", &["eu-b"])]
+        );
+        assert_eq!(claimed.offers.total, 7);
+        let two = [one, vec![vec![candidate("more", &a)]]];
+        let claimed = claim(&two, &offers).unwrap();
+        let names: Vec<&str> = claimed.volumes.iter().flatten().map(|one| one.name).collect();
+        assert_eq!(names, ["in-a", "more"], "both are beside each other");
+        let error = claim(&two, &of(&[offer("eu", &["eu-b"])])).unwrap_err();
+        assert!(error.to_string().contains("not in eu (eu-b)"), "{error}");
+        assert!(claim(&two, &of(&[])).is_err());
     }
 
     #[test]

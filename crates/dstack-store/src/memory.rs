@@ -605,7 +605,10 @@ impl EngineStore for MemoryStore {
             .or(job.used_instance_id)
             .and_then(|id| tables.instances.get(&id).cloned());
         Ok(Some(JobSnapshot {
-            attachments: tables.attachments_of(|row| row.job_id == id),
+            attachments: match job.mounts_volumes() {
+                true => tables.attachments_of(|row| row.job_id == id),
+                false => Vec::new(),
+            },
             job,
             run,
             instance,
@@ -672,7 +675,10 @@ impl EngineStore for MemoryStore {
             volume,
             project_name: "main".to_owned(),
             user_name: "admin".to_owned(),
-            is_attached: !tables.attachments_of(|row| row.volume_id == id).is_empty(),
+            is_attached: tables
+                .attachments
+                .values()
+                .any(|row| row.volume_id == id && row.takes_volume()),
             operations: tables.operations_of(EntityRef::Volume(id)),
         }))
     }

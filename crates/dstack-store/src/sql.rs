@@ -145,7 +145,11 @@ impl SqlStore {
             volume: listed.row,
             project_name: listed.project_name,
             user_name: listed.user_name,
-            is_attached: !self.attachments_of("volume_id", &id).await?.is_empty(),
+            is_attached: self
+                .attachments_of("volume_id", &id)
+                .await?
+                .iter()
+                .any(AttachmentRow::takes_volume),
             operations: self.operations_of(EntityRef::Volume(id)).await?,
         }))
     }
@@ -217,7 +221,7 @@ impl SqlStore {
             None => None,
         };
         let operations = self.operations_of(EntityRef::Job(id)).await?;
-        let attachments = match has_volumes(&job) {
+        let attachments = match job.mounts_volumes() {
             true => self.attachments_of("job_id", &id).await?,
             false => Vec::new(),
         };
@@ -405,15 +409,6 @@ impl SqlStore {
         let ids = |(job, run): (String, String)| Some((job.parse().ok()?, run.parse().ok()?));
         Ok(found.into_iter().filter_map(ids).collect())
     }
-}
-
-/// Whether the job has network volumes on its instance, or had.
-fn has_volumes(job: &JobRow) -> bool {
-    let names = job
-        .job_runtime_data
-        .as_ref()
-        .and_then(|data| data.volume_names.as_ref());
-    names.is_some_and(|names| !names.is_empty())
 }
 
 #[async_trait]

@@ -28,7 +28,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::hosts::{ContainerRef, HostError, Preparation};
 use crate::inputs::{Image, InputsError};
-use crate::job_volumes::ProjectVolumes;
+use crate::job_volumes::{kept, not_attached};
 
 /// Whether an offer is of containers, and not of machines.
 pub(super) fn is_offered(offer: &Offer) -> bool {
@@ -36,7 +36,7 @@ pub(super) fn is_offered(offer: &Offer) -> bool {
 }
 
 /// Whether an instance is a container, and not a machine.
-pub(super) fn is_made(snapshot: &InstanceSnapshot) -> bool {
+pub(crate) fn is_made(snapshot: &InstanceSnapshot) -> bool {
     snapshot.instance.offer.as_deref().is_some_and(is_offered)
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn request(
     let image = ctx.deps.inputs.image(&job).await?;
     let keys = ctx.deps.inputs.ssh_keys(&job).await?.container;
     let spec = &job.job.job_spec;
-    let volumes = volumes(ctx, &job, &offer).await?;
+    let volumes = volumes(&job)?;
     Ok(ContainerRequest {
         marks,
         owner,
@@ -98,24 +98,17 @@ pub(super) async fn request(
     })
 }
 
-/// The network volumes of the job, as they were made: of several for one path the first that is where the container will be.
-async fn volumes(ctx: &Context, job: &JobSnapshot, offer: &Offer) -> Result<Vec<MountedVolume>, InputsError> {
+/// The network volumes that were chosen for the job when it got its container.
+fn volumes(job: &JobSnapshot) -> Result<Vec<MountedVolume>, InputsError> {
     let spec = &job.job.job_spec;
     let paths = spec.volumes.iter().flatten().filter_map(|mount| match mount {
         MountPoint::Volume(mount) => Some(mount.path.clone()),
         MountPoint::Instance(_) => None,
     });
-    let paths: Vec<String> = paths.collect();
-    if paths.is_empty() {
-        return Ok(Vec::new());
-    }
-    let volumes = ProjectVolumes::load(ctx, job.job.project_id).await;
-    let volumes = volumes.map_err(|error| InputsError::Transient(Box::new(error)))?;
-    let chosen = volumes.in_container(spec, offer.backend, &offer.region);
-    let chosen = chosen.map_err(InputsError::Refused)?;
-    let mounted = chosen.into_iter().zip(paths).map(|(one, path)| MountedVolume {
-        name: one.row.name.clone(),
-        volume: one.made.clone(),
+    let kept = kept(spec, &job.attachments).map_err(|error| InputsError::Refused(not_attached(&error)))?;
+    let mounted = kept.into_iter().zip(paths).map(|(row, path)| MountedVolume {
+        name: row.name.clone(),
+        volume: (*row.volume).clone(),
         path,
     });
     Ok(mounted.collect())

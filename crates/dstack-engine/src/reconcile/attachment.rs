@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use dstack_model::instances::InstanceStatus;
-use dstack_model::volumes::VolumeStatus;
+use dstack_model::runs::JobStatus;
+use dstack_model::volumes::{VolumeAttachmentData, VolumeStatus};
 use dstack_plan::lifecycle::attachment::{AttachmentStatus, Decision, Facts, Holder, Machine, decide};
-use dstack_plan::lifecycle::{Wait, WaitReason};
-use dstack_store::rows::{AttachmentRow, InstanceRow, OperationKind, VolumeRow};
+use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, OperationKind, VolumeRow};
 use dstack_store::{AttachmentSnapshot, Changes, EntityRef, EventMaker, VolumeUse};
 use dstack_units::{AttachmentId, Time};
 
@@ -14,6 +14,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::operations::attachments::Attempt;
 use crate::operations::{self, last_of, progress};
+use crate::wakes::Key;
 
 /// Takes an attachment a step further.
 pub async fn reconcile(ctx: &Arc<Context>, id: AttachmentId) -> Result<()> {
@@ -26,8 +27,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: AttachmentId) -> Result<()> {
         ctx.finished(entity);
         return Ok(());
     }
-    let change = change(ctx, &snapshot)?;
-    let (is_told, is_gone) = (is_told(&snapshot.attachment, &change), change.row.is_none());
+    let untold = untold(ctx, &snapshot.attachment).await?;
+    let change = change(ctx, &snapshot, untold)?;
+    let (is_told, is_free) = (is_told(&snapshot.attachment, &change), is_free(&change));
     let commit = change.changes.into_commit();
     let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
     ctx.commit(("attachment.commit.before", "attachment.commit.after"), commit)
@@ -38,8 +40,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: AttachmentId) -> Result<()> {
     if is_told {
         ctx.wakes.wake(EntityRef::Job(snapshot.attachment.job_id));
     }
-    if is_gone {
-        // The next of them gets the volume.
+    if is_free {
+        // The next of them gets the volume, or the next job.
+        ctx.wakes.wake(Key::Schedule(snapshot.attachment.project_id));
         for other in &snapshot.others {
             ctx.wakes.wake(EntityRef::Attachment(other.row.id));
         }
@@ -54,6 +57,20 @@ struct Change {
     changes: Changes,
 }
 
+/// The job of an attachment that was given up, if it has not taken note yet.
+async fn untold(ctx: &Context, row: &AttachmentRow) -> Result<Option<JobRow>> {
+    if row.given_up_because().is_none() {
+        return Ok(None);
+    }
+    let job = ctx.deps.store.job(row.job_id).await?.map(|found| found.job);
+    Ok(job.filter(|job| job.status() == JobStatus::Provisioning))
+}
+
+/// Whether others can have the volume.
+fn is_free(change: &Change) -> bool {
+    !change.row.as_ref().is_some_and(AttachmentRow::takes_volume)
+}
+
 /// Whether the job has something to decide, or to show.
 fn is_told(before: &AttachmentRow, change: &Change) -> bool {
     let is_same =
@@ -61,7 +78,7 @@ fn is_told(before: &AttachmentRow, change: &Change) -> bool {
     !change.row.as_ref().is_some_and(is_same)
 }
 
-fn change(ctx: &Context, snapshot: &AttachmentSnapshot) -> Result<Change> {
+fn change(ctx: &Context, snapshot: &AttachmentSnapshot, untold: Option<JobRow>) -> Result<Change> {
     let now = ctx.now();
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     let mut row = snapshot.attachment.clone();
@@ -76,10 +93,8 @@ fn change(ctx: &Context, snapshot: &AttachmentSnapshot) -> Result<Change> {
             changes.touch(used(&snapshot.volume, now));
         }
         Decision::Attached => {
-            let attempt = last_of(&snapshot.operations, OperationKind::Create);
-            match attempt.and_then(Attempt::attached) {
-                Some(data) => row.attach(data, now)?,
-                None => row.wait(Wait::indefinite(unreadable(&row))),
+            if let Some(data) = said(snapshot) {
+                row.attach(data, now)?;
             }
         }
         Decision::Failed(why) => row.fail(why, now)?,
@@ -87,6 +102,12 @@ fn change(ctx: &Context, snapshot: &AttachmentSnapshot) -> Result<Change> {
         Decision::IntendDetach(wait) => {
             row.wait(wait);
             changes.intend(operations::intend(ctx, entity, OperationKind::Remove, now));
+        }
+        Decision::Gone if let (Some(job), Some(why)) = (untold, snapshot.attachment.given_up_because()) => {
+            row.fail(why.to_owned(), now)?;
+            changes.touch(used(&snapshot.volume, now));
+            // One that ends at the same time takes no note any more, and the row goes.
+            changes.touch(job);
         }
         Decision::Gone => {
             if row.data.is_some() {
@@ -122,13 +143,9 @@ fn used(volume: &VolumeRow, now: Time) -> VolumeRow {
     used
 }
 
-fn unreadable(row: &AttachmentRow) -> WaitReason {
-    let error = "what the cloud said is stored in a form that this version cannot read";
-    WaitReason::VolumeAttached {
-        volume: row.name.clone(),
-        instance: row.instance_name.clone(),
-        error: Some(error.to_owned()),
-    }
+/// What the cloud said when it had attached the volume.
+fn said(snapshot: &AttachmentSnapshot) -> Option<VolumeAttachmentData> {
+    last_of(&snapshot.operations, OperationKind::Create).and_then(Attempt::attached)
 }
 
 fn facts(snapshot: &AttachmentSnapshot) -> Facts {
@@ -139,6 +156,7 @@ fn facts(snapshot: &AttachmentSnapshot) -> Facts {
         status: row.status(),
         handed_over: row.handed_over,
         attach: progress(&snapshot.operations, OperationKind::Create),
+        readable: said(snapshot).is_some(),
         detach: progress(&snapshot.operations, OperationKind::Remove),
         stored: row.stored_wait(),
         machine: machine(snapshot.instance.as_ref()),
@@ -149,7 +167,8 @@ fn facts(snapshot: &AttachmentSnapshot) -> Facts {
 
 /// Whoever may have the volume: what has not begun to attach it does not.
 fn holder(other: &VolumeUse) -> Option<Holder> {
-    (other.row.begun && !other.row.handed_over).then(|| Holder {
+    let may_have_it = other.row.begun && !other.row.handed_over && other.row.takes_volume();
+    may_have_it.then(|| Holder {
         instance: other.row.instance_name.clone(),
         job: other.user().map(str::to_owned),
     })

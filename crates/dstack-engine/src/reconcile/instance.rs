@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
-use dstack_model::backends::BackendType;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
@@ -20,7 +19,7 @@ use dstack_plan::lifecycle::job::Progress;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_store::rows::{
-    AgentAddress, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
+    AgentAddress, AttachmentRow, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState,
 };
 use dstack_store::writes::Change as StoredChange;
 use dstack_store::{
@@ -35,8 +34,8 @@ use crate::Result;
 use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
-use crate::job_volumes::{ProjectVolumes, names_volumes, not_attached};
-use crate::operations::containers::ReadyContainer;
+use crate::job_volumes::{kept, not_attached};
+use crate::operations::containers::{self, ReadyContainer};
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
 use crate::running::Work;
@@ -91,7 +90,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
-        wake_volumes(ctx, before).await?;
+        wake_volumes(ctx, &snapshot).await?;
     }
     if takes_more {
         // Jobs that wait may have a place now, or none any more.
@@ -170,12 +169,14 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
 }
 
 /// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
-async fn wake_volumes(ctx: &Context, before: &InstanceRow) -> Result<()> {
-    // Hosts have no volumes of clouds.
-    if before.backend.as_deref() == Some(BackendType::Remote.as_str()) {
+async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<()> {
+    // A container has those that it was made with also when its job is over.
+    let may_have_some = snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
+    if !may_have_some {
         return Ok(());
     }
-    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(before.id));
+    let instance = snapshot.instance.id;
+    let attached = ctx.deps.store.attachments(AttachmentsOf::Instance(instance));
     for volume in attached.await? {
         ctx.wakes.wake(EntityRef::Attachment(volume.row.id));
     }
@@ -765,7 +766,7 @@ async fn made(
         let Some(mut job) = placed(ctx, before, &change.row, now)? else {
             continue;
         };
-        let volumes = give_volumes(ctx, change, &mut job).await?;
+        let volumes = keep_volumes(ctx, &change.row, &mut job).await?;
         let assigned = change.side_effects.maker().assigned(&job, &change.row);
         change.side_effects.event(assigned);
         change.side_effects.update(before, job.clone());
@@ -778,13 +779,17 @@ async fn made(
     Ok(())
 }
 
-/// The job gets its network volumes on the instance, or the reason why it does not.
-async fn give_volumes(ctx: &Context, change: &mut Change, job: &mut JobRow) -> Result<Result<(), String>> {
-    if !names_volumes(&job.job_spec) {
+/// The job keeps the network volumes that were chosen for it when the instance was asked for, or the reason why it does not.
+async fn keep_volumes(ctx: &Context, instance: &InstanceRow, job: &mut JobRow) -> Result<Result<(), String>> {
+    if !job.mounts_volumes() {
         return Ok(Ok(()));
     }
-    let mut volumes = ProjectVolumes::load(ctx, job.project_id).await?;
-    let names = match volumes.give(ctx, &mut change.side_effects, &change.row, job) {
+    let volumes = volumes_of(ctx, instance, job).await?;
+    let names = kept(&job.job_spec, &volumes).and_then(|rows| {
+        check_zone(&rows, instance)?;
+        Ok(rows.into_iter().map(|row| row.name.clone()).collect())
+    });
+    let names: Vec<String> = match names {
         Ok(names) => names,
         Err(error) => return Ok(Err(not_attached(&error))),
     };
@@ -795,6 +800,32 @@ async fn give_volumes(ctx: &Context, change: &mut Change, job: &mut JobRow) -> R
         })
     });
     Ok(Ok(()))
+}
+
+/// The attachments that are there for the job on the instance.
+async fn volumes_of(ctx: &Context, instance: &InstanceRow, job: &JobRow) -> Result<Vec<AttachmentRow>> {
+    let all = ctx.deps.store.attachments(AttachmentsOf::Instance(instance.id));
+    let rows = all.await?.into_iter().map(|volume| volume.row);
+    Ok(rows.filter(|row| row.job_id == job.id).collect())
+}
+
+/// A cloud may not have said before in which zone a machine would be.
+fn check_zone(volumes: &[&AttachmentRow], instance: &InstanceRow) -> Result<(), String> {
+    let place = instance.job_provisioning_data.as_deref();
+    let Some(zone) = place.and_then(|place| place.availability_zone.as_deref()) else {
+        return Ok(());
+    };
+    for row in volumes {
+        if let Some(own) = &row.volume.availability_zone
+            && !own.eq_ignore_ascii_case(zone)
+        {
+            return Err(format!(
+                "{}: it is in {own}, and {} was made in {zone}",
+                row.name, instance.name
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A job whose instance has been made.
@@ -856,6 +887,12 @@ async fn refuse_waiting(
     {
         let ended = refuse(ctx, job, message.to_owned())?;
         refused.entry(job.run_id).or_default().push(ended);
+        if job.mounts_volumes() {
+            // Nothing of the instance is left that may have them.
+            for volume in volumes_of(ctx, &snapshot.instance, job).await? {
+                change.side_effects.remove_silently(volume);
+            }
+        }
     }
     let runs: BTreeMap<_, _> = snapshots(ctx, refused.keys().copied()).await?;
     let ends = ends(ctx, refused, runs).await?;

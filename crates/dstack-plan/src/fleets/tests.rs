@@ -1,5 +1,6 @@
 #![allow(clippy::needless_pass_by_value)] // `json!` values
 
+use dstack_model::backends::BackendType;
 use dstack_model::instances::InstanceStatus;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -8,6 +9,7 @@ use super::*;
 use crate::offers::tests::offer;
 use crate::placement::FleetOwner;
 use crate::placement::tests::{Sample, run};
+use crate::volumes::Location;
 
 fn spec(configuration: Value) -> FleetSpec {
     let mut fleet = json!({"type": "fleet"});
@@ -104,6 +106,18 @@ fn fleets_are_named_with_their_project() {
         let found = [&own, &imported].map(|fleet| check_named(&request, fleet).is_ok());
         assert_eq!(found, expected, "{named}");
     }
+    let (run, jobs) = run(task(json!({})));
+    let somewhere = [Location {
+        backend: BackendType::Aws,
+        region: None,
+        zone: None,
+    }];
+    let with_volumes = Request {
+        volumes: &somewhere,
+        ..Request::new(&run, &jobs[0])
+    };
+    let found = [&own, &imported].map(|fleet| check_named(&with_volumes, fleet));
+    assert_eq!(found, [Ok(()), Err(Skipped::OthersWithVolume)]);
 }
 
 #[test]

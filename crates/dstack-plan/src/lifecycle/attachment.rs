@@ -23,6 +23,9 @@ pub const DETACH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// How often one that waits for another entity looks at it. It is woken in time; this is for what another server drives.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What is said of an attached volume whose device nobody knows.
+const UNREADABLE: &str = "what the cloud said is stored in a form that this version cannot read";
+
 /// How far an attachment is. One that is gone has no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,6 +53,8 @@ pub struct Facts {
     pub handed_over: bool,
     /// How far the call that attaches it is.
     pub attach: Progress,
+    /// What the cloud said when it had attached it is stored in a form that this version can read.
+    pub readable: bool,
     /// How far the call that detaches it is.
     pub detach: Progress,
     /// What it waits for by its row.
@@ -117,7 +122,9 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
 
 fn attaching(facts: &Facts, now: Time) -> Decision {
     match &facts.attach {
-        Progress::Done => return Decision::Attached,
+        Progress::Done if facts.readable => return Decision::Attached,
+        // A later version may take over in time.
+        Progress::Done => return under_way(facts, Some(&UNREADABLE.to_owned()), now),
         Progress::Refused(error) => return Decision::Failed(error.clone()),
         Progress::Intended(error) => return under_way(facts, error.as_ref(), now),
         Progress::None => {}
@@ -256,6 +263,7 @@ mod tests {
             status,
             handed_over: false,
             attach: Progress::None,
+            readable: true,
             detach: Progress::None,
             stored: Wait::none(),
             machine: Machine::Ready,
@@ -348,6 +356,26 @@ mod tests {
             ..made
         };
         assert_eq!(decide(&detached, at(700)), Decision::Gone);
+    }
+
+    #[test]
+    fn what_this_version_cannot_read_is_waited_for_as_long_as_a_call() {
+        let attached = Facts {
+            attach: Progress::Done,
+            ..facts(AttachmentStatus::Attaching)
+        };
+        assert_eq!(decide(&attached, at(0)), Decision::Attached);
+        let unreadable = Facts {
+            readable: false,
+            ..attached
+        };
+        let Decision::Wait(stored) = decide(&unreadable, at(0)) else {
+            panic!("a later version may take over");
+        };
+        assert_eq!(stored.deadline, Some(at(600)));
+        let late = Facts { stored, ..unreadable };
+        let told = failure(decide(&late, at(600)));
+        assert!(told.ends_with("that this version cannot read"), "{told}");
     }
 
     #[test]

@@ -262,6 +262,12 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
             "Instance is terminated",
         );
     }
+    if let (Progress::None, Volumes::Failed(error)) = (&facts.submit_task, &facts.volumes) {
+        return failed(
+            JobTerminationReason::VolumeError,
+            format!("Failed to attach volume: {error}"),
+        );
+    }
     // Instances of some clouds take an hour until they answer: how long that may be is decided for the instance.
     if facts.submit_task == Progress::None && !facts.instance_ready {
         return Decision::Wait(Wait::indefinite(WaitReason::AgentReachable {
@@ -299,13 +305,10 @@ fn provisioning(facts: &Facts, now: Time) -> Decision {
 /// The shim mounts volumes when it gets the task: they are there before.
 fn before_mount(facts: &Facts) -> Option<Decision> {
     match &facts.volumes {
-        Volumes::Settled | Volumes::Attached => None,
+        // One that has failed is not waited for.
+        Volumes::Settled | Volumes::Attached | Volumes::Failed(_) => None,
         // How long it may take is decided for each of them.
         Volumes::Attaching(reason) => Some(Decision::Wait(Wait::indefinite(reason.clone()))),
-        Volumes::Failed(error) => Some(failed(
-            JobTerminationReason::VolumeError,
-            format!("Failed to attach volume: {error}"),
-        )),
         Volumes::Detaching(..) => Some(failed(
             JobTerminationReason::VolumeError,
             "Failed to attach volume: it is being detached",

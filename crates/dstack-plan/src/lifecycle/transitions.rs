@@ -80,7 +80,9 @@ pub const fn attachment_allowed(from: AttachmentStatus, to: AttachmentStatus) ->
     match from {
         Attaching => matches!(to, Attached | Detaching | Failed),
         Attached => matches!(to, Detaching),
-        Detaching | Failed => false,
+        // Of one that was given up the job is told why.
+        Detaching => matches!(to, Failed),
+        Failed => false,
     }
 }
 

@@ -67,6 +67,10 @@ fn chosen(wants: &Wants<'_>, candidate: &Candidate<'_>) -> Result<(), Unfit> {
     if wants.request.multinode() && !cluster {
         return Err(Unfit::NotCluster);
     }
+    // They are attached in the account of the run's project.
+    if !wants.request.volumes.is_empty() && !candidate.fleet_owner.own {
+        return Err(Unfit::OthersWithVolume);
+    }
     Ok(())
 }
 

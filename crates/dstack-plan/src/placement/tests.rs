@@ -310,6 +310,18 @@ fn volumes_and_the_first_node_bind() {
             "{zone:?}"
         );
     }
+    let imported = Candidate {
+        fleet_owner: FleetOwner {
+            project: Some("other"),
+            own: false,
+        },
+        ..candidate
+    };
+    let here = [at(Some("us-east-1a"))];
+    for (volumes, expected) in [(&here[..], Err(Unfit::OthersWithVolume)), (&[], Ok(()))] {
+        let wants = Wants::new(Request { volumes, ..base });
+        assert_eq!(wants.share_of(&imported).map(|_| ()), expected);
+    }
     assert_eq!(
         verdict(Request {
             multinode_backends: Some(&[BackendType::Gcp]),

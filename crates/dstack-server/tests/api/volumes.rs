@@ -41,8 +41,7 @@ async fn a_volume_says_which_instances_have_it_and_is_not_deleted_meanwhile() {
     let made = volumes[0].provisioning_data.as_deref().unwrap();
     let (attachment, job) = (Uuid::from_u128(7).into(), Uuid::from_u128(8).into());
     let now = instance.created_at;
-    let mut row = AttachmentRow::wanted(attachment, (&volumes[0], made), &instance, job, now);
-    row.handed_over = false;
+    let mut row = AttachmentRow::wanted(attachment, (&volumes[0], made), (&instance, job), false, now);
     let device = VolumeAttachmentData {
         device_name: Some("/dev/sdf".to_owned()),
     };

@@ -1,6 +1,5 @@
 //! Network volumes.
 
-use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_units::{ProjectId, VolumeId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -97,7 +96,7 @@ impl Volumes<'_> {
         let ids: Vec<String> = volumes.iter().map(ToString::to_string).collect();
         let order = "ORDER BY t.created_at, t.id";
         let mut rows: Vec<AttachmentRow> = by_column(self.0, "volume_id", &ids, order).await?;
-        rows.retain(|row| row.status() != AttachmentStatus::Failed);
+        rows.retain(AttachmentRow::takes_volume);
         let ids: Vec<String> = rows.iter().map(|row| row.instance_id.to_string()).collect();
         let instances: Vec<InstanceRow> = by_column(self.0, "id", &ids, "").await?;
         let fleets = instances

@@ -61,19 +61,15 @@ entity! {
 life!(AttachmentRow, AttachmentStatus);
 
 impl AttachmentRow {
-    /// The job has got its place on the instance, and mounts the volume there, which was made as `data` says. An instance that
-    /// is made for its job alone is made with the volume.
+    /// The job has got its place on the instance, and mounts the volume there, which was made as `data` says. `handed_over`: the
+    /// instance is a container of the job alone, and is made with the volume.
     pub fn wanted(
         id: AttachmentId,
         (volume, data): (&VolumeRow, &VolumeProvisioningData),
-        instance: &InstanceRow,
-        job: JobId,
+        (instance, job): (&InstanceRow, JobId),
+        handed_over: bool,
         now: Time,
     ) -> Self {
-        let handed_over = instance
-            .job_provisioning_data
-            .as_ref()
-            .is_some_and(|place| !place.dockerized);
         Self {
             id,
             project_id: volume.project_id,
@@ -146,6 +142,14 @@ impl AttachmentRow {
         Ok(())
     }
 
+    /// Why it was given up, while it is undone.
+    pub fn given_up_because(&self) -> Option<&str> {
+        match self.status {
+            AttachmentStatus::Detaching => self.status_message.as_deref(),
+            _ => None,
+        }
+    }
+
     /// The instance is to be without it; `forced_from`: see there.
     ///
     /// # Errors
@@ -157,6 +161,11 @@ impl AttachmentRow {
         self.last_processed_at = now;
         self.wait(Wait::none().or_at(now));
         Ok(())
+    }
+
+    /// Whether the volume is taken: an instance has it, may have it, or is to have it.
+    pub const fn takes_volume(&self) -> bool {
+        !matches!(self.status, AttachmentStatus::Failed)
     }
 
     /// Whether the instance has it, or is to have it.

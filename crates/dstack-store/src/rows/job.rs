@@ -1,5 +1,6 @@
 //! Submissions of jobs.
 
+use dstack_model::configurations::MountPoint;
 use dstack_model::runs::{
     ImagePullProgress, JobProvisioningData, JobRuntimeData, JobSpec, JobStatus, JobTerminationReason,
 };
@@ -141,6 +142,12 @@ impl JobRow {
 
     fn go(&mut self, to: JobStatus) -> Result<(), TransitionError> {
         change_status(("job", &self.id), &mut self.status, to, job_allowed)
+    }
+
+    /// Whether it mounts network volumes.
+    pub fn mounts_volumes(&self) -> bool {
+        let mut mounts = self.job_spec.volumes.iter().flatten();
+        mounts.any(|mount| matches!(mount, MountPoint::Volume(_)))
     }
 
     /// Gets an instance that is still to be made. It stays `submitted` until then.

@@ -114,10 +114,17 @@ impl<'a> Assignments<'a> {
         Ok(Ok(Some(slot)))
     }
 
-    /// An instance is to be made for the job, which has it from now on, and what is asked of the cloud is written down.
-    pub(super) fn make(&mut self, run: &RunRow, before: &JobRow, new: &NewInstance) {
+    /// An instance is to be made for the job, which has it and its network volumes from now on, and what is asked of the cloud is
+    /// written down. Returns why the job does not get its volumes, if it does not.
+    pub(super) fn make(
+        &mut self,
+        run: &RunRow,
+        before: &JobRow,
+        new: &NewInstance,
+        volumes: &mut ProjectVolumes,
+    ) -> Result<(), String> {
         let Some(fleet) = self.fleets.get(&new.fleet) else {
-            return;
+            return Ok(());
         };
         let (ctx, now) = (self.ctx, self.now);
         let number = take_free_number(self.numbers.entry(fleet.id).or_default());
@@ -126,9 +133,12 @@ impl<'a> Assignments<'a> {
         // Nobody else gets it.
         instance.busy_blocks = 1;
         instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
+        let offers = volumes
+            .claim(ctx, &mut self.changes, &[(&instance, before)], &new.offers)
+            .map_err(|error| not_attached(&error))?;
         let mut job = before.clone();
         job.reserve(&instance);
-        let attempts = OfferAttempts::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
+        let attempts = OfferAttempts::of(&offers, new.idle_for).reserved(new.reservation.clone());
         let operation = OperationRow {
             notes: Some(Sealed::new(attempts.to_json())),
             ..intend(ctx, EntityRef::Instance(instance.id), OperationKind::Create, now)
@@ -138,18 +148,25 @@ impl<'a> Assignments<'a> {
         self.changes.insert_silently(instance);
         self.changes.update(before, job);
         self.changes.intend(operation);
+        Ok(())
     }
 
-    /// Instances are to be made for all nodes of a replica as one, which have them from now on, and what is asked of the cloud is
-    /// written down. `nodes` are in order.
-    pub(super) fn make_group(&mut self, run: &RunRow, nodes: &[&JobRow], new: &NewInstance) {
+    /// Instances are to be made for all nodes of a replica as one, which have them and their network volumes from now on, and what is
+    /// asked of the cloud is written down. `nodes` are in order. Returns why they do not get their volumes, if they do not.
+    pub(super) fn make_group(
+        &mut self,
+        run: &RunRow,
+        nodes: &[&JobRow],
+        new: &NewInstance,
+        volumes: &mut ProjectVolumes,
+    ) -> Result<(), String> {
         let Some(fleet) = self.fleets.get(&new.fleet).copied() else {
-            return;
+            return Ok(());
         };
         let (ctx, now) = (self.ctx, self.now);
         let id: ComputeGroupId = ctx.deps.random.ordered_uuid(now).into();
-        let mut members = Vec::with_capacity(nodes.len());
-        for before in nodes {
+        let mut instances = Vec::with_capacity(nodes.len());
+        for _ in nodes {
             let number = take_free_number(self.numbers.entry(fleet.id).or_default());
             let member = ctx.deps.random.ordered_uuid(now).into();
             let mut instance = InstanceRow::pending(member, fleet, number, now);
@@ -157,13 +174,20 @@ impl<'a> Assignments<'a> {
             instance.busy_blocks = 1;
             instance.compute_group_id = Some(id);
             instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
+            instances.push(instance);
+        }
+        let of_nodes: Vec<(&InstanceRow, &JobRow)> = instances.iter().zip(nodes.iter().copied()).collect();
+        let offers = volumes
+            .claim(ctx, &mut self.changes, &of_nodes, &new.offers)
+            .map_err(|error| not_attached(&error))?;
+        let members: Vec<InstanceId> = instances.iter().map(|instance| instance.id).collect();
+        for (instance, before) in instances.into_iter().zip(nodes) {
             let mut job = (*before).clone();
             job.reserve(&instance);
-            members.push(member);
             self.changes.insert_silently(instance);
             self.changes.update(*before, job);
         }
-        let attempts = OfferAttempts::of(&new.offers, new.idle_for).reserved(new.reservation.clone());
+        let attempts = OfferAttempts::of(&offers, new.idle_for).reserved(new.reservation.clone());
         let operation = OperationRow {
             notes: Some(Sealed::new(attempts.to_json())),
             ..intend(ctx, EntityRef::ComputeGroup(id), OperationKind::Create, now)
@@ -177,6 +201,7 @@ impl<'a> Assignments<'a> {
         self.changes.touch(counted(fleet, now));
         self.changes.insert_silently(group);
         self.changes.intend(operation);
+        Ok(())
     }
 
     /// Writes everything, and `ends` after it.

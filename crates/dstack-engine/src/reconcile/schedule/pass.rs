@@ -7,6 +7,7 @@ use std::time::Duration;
 use dstack_model::backends::BackendType;
 use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason};
 use dstack_plan::compute_groups::{NodesMade, nodes_made};
+use dstack_plan::lifecycle::attachment::LOOK_INTERVAL;
 use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::Request;
 use dstack_plan::queue::{NewInstance, OfferSource, Placement, Placer};
@@ -19,7 +20,7 @@ use dstack_units::{FleetId, JobId, ProjectId, RunId, Time};
 use super::assignments::Assignments;
 use crate::Result;
 use crate::context::Context;
-use crate::job_volumes::ProjectVolumes;
+use crate::job_volumes::{NoPlace, ProjectVolumes};
 use crate::offer_cache;
 use crate::reconcile::fleet_view::fleets;
 use crate::reconcile::refusal::{Refused, ends, refuse, refuse_for, snapshots};
@@ -57,7 +58,7 @@ pub(super) async fn place_all(
         masters: HashMap::new(),
         refused: Refused::new(),
         undecided: 0,
-        away_until: None,
+        again_at: None,
     };
     for (job, snapshot) in jobs {
         // One that cannot be decided holds up no other.
@@ -74,12 +75,12 @@ pub(super) async fn place_all(
         assignments,
         refused,
         undecided,
-        away_until,
+        again_at,
         ..
     } = pass;
-    if away_until.is_some() {
+    if again_at.is_some() {
         // One that is in reach again wakes as well.
-        ctx.wakes.wake_at(Key::Schedule(project), away_until);
+        ctx.wakes.wake_at(Key::Schedule(project), again_at);
     }
     let ends = ends(ctx, refused, runs).await?;
     assignments.commit(ends).await?;
@@ -184,8 +185,9 @@ struct Pass<'a> {
     refused: Refused,
     /// Jobs that must wait for others, or for what clouds have to say.
     undecided: usize,
-    /// One of them waits for an instance that is away for a moment, until then.
-    away_until: Option<Time>,
+    /// When they are looked at again, also if nobody wakes them: one waits for an instance that is away for a moment, or for a volume
+    /// that is being detached.
+    again_at: Option<Time>,
 }
 
 impl Pass<'_> {
@@ -197,9 +199,13 @@ impl Pass<'_> {
         let nodes = waiting_nodes(job, snapshot);
         let mut places = Vec::with_capacity(nodes.len());
         for node in &nodes {
-            match self.volumes.places(&node.job_spec) {
+            match self.volumes.places(&node.job_spec, self.ctx.now()) {
                 Ok(found) => places.push(found),
-                Err(error) => return self.refuse_volumes(&nodes, &error),
+                Err(NoPlace::Never(error)) => return self.refuse_volumes(&nodes, &error),
+                Err(NoPlace::Until(until)) => {
+                    self.wait_for_volumes(&nodes, until);
+                    return Ok(());
+                }
             }
         }
         // Those of the job itself.
@@ -208,7 +214,7 @@ impl Pass<'_> {
             Placement::Pending => self.undecided += 1,
             Placement::Away(until) => {
                 self.undecided += 1;
-                self.away_until = Some(self.away_until.map_or(until, |first| first.min(until)));
+                self.again_at = Some(self.again_at.map_or(until, |first| first.min(until)));
             }
             Placement::Instance(choice) => {
                 self.fleets.insert(job.run_id, choice.fleet_id);
@@ -248,9 +254,12 @@ impl Pass<'_> {
         let offers = match made {
             NodesMade::Apart(offers) => {
                 let offers = Arc::new(offers);
-                self.assignments
-                    .make(&snapshot.run, job, &NewInstance { offers, ..new });
-                return Ok(());
+                let new = NewInstance { offers, ..new };
+                let made = self.assignments.make(&snapshot.run, job, &new, &mut self.volumes);
+                return match made {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.refuse_volumes(&[job], &error),
+                };
             }
             NodesMade::AsOne(offers) => Arc::new(offers),
         };
@@ -264,8 +273,21 @@ impl Pass<'_> {
             return Ok(());
         }
         let new = NewInstance { offers, ..new };
-        self.assignments.make_group(&snapshot.run, &nodes, &new);
-        Ok(())
+        match self
+            .assignments
+            .make_group(&snapshot.run, &nodes, &new, &mut self.volumes)
+        {
+            Ok(()) => Ok(()),
+            Err(error) => self.refuse_volumes(&nodes, &error),
+        }
+    }
+
+    /// The jobs wait for a volume that is being detached. It wakes them in time, if this server drives it.
+    fn wait_for_volumes(&mut self, jobs: &[&JobRow], until: Time) {
+        self.undecided += jobs.len();
+        self.grouped.extend(jobs.iter().map(|job| job.id));
+        let again = until.min(self.ctx.now() + LOOK_INTERVAL);
+        self.again_at = Some(self.again_at.map_or(again, |first| first.min(again)));
     }
 
     /// The jobs end, as they do not get their network volumes.
