@@ -103,7 +103,7 @@ impl Vendor {
 
     fn check(&self, headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
         self.settle();
-        let key = headers.get("x-api-key").map(|key| key.as_bytes());
+        let key = headers.get("x-api-key").map(http::HeaderValue::as_bytes);
         match key == Some(self.0.api_key.as_bytes()) {
             true => Ok(()),
             false => Err((StatusCode::UNAUTHORIZED, "this key is not known")),
