@@ -1,7 +1,8 @@
 #!/bin/sh
-# A Slurm cluster for tests: slurmctld, two slurmd and munged of Debian's packages, and an sshd as its login node, all on loopback.
+# A Slurm cluster for tests: slurmctld, two slurmd and munged of Debian's packages, and an sshd as its login node, all on loopback
+# unless another address is given for the login node.
 #
-#   slurm.sh start DIR    starts it; prints lines NAME=VALUE: port of the login node
+#   slurm.sh start DIR [ADDRESS]    starts it; prints lines NAME=VALUE: port of the login node, which listens on ADDRESS
 #   slurm.sh run DIR COMMAND...    runs a command as on the login node
 #   slurm.sh stop DIR     ends it with all jobs
 #
@@ -11,7 +12,7 @@
 # Needs root, the packages slurm-wlm, munge and openssh-server. Exit 3 and a line on stderr: it cannot be had here, with the reason.
 set -eu
 
-usage() { echo "usage: slurm.sh start|run|stop DIR" >&2; exit 2; }
+usage() { echo "usage: slurm.sh start|run|stop DIR ..." >&2; exit 2; }
 skip() { echo "no Slurm: $*" >&2; exit 3; }
 fail() { echo "Slurm: $*" >&2; exit 1; }
 
@@ -72,7 +73,7 @@ CONF
     echo "NodeName=node2 Name=gpu Type=a100 File=$dir/gpu[0-1]" >"$dir/gres.conf"
     cat >"$dir/sshd_config" <<CONF
 Port $((base + 3))
-ListenAddress 127.0.0.1
+ListenAddress $login
 HostKey $dir/host_key
 PidFile $dir/sshd.pid
 AuthorizedKeysFile $dir/home/.ssh/authorized_keys
@@ -118,6 +119,7 @@ WRAPPER
 daemon() { setsid "$@" >>"$dir/daemons.log" 2>&1 </dev/null || fail "$1 does not start: $(tail -n 3 "$dir/daemons.log")"; }
 
 start() {
+    login=${1:-127.0.0.1}
     needed
     files
     daemon munged --force --key-file="$dir/munge.key" --socket="$dir/munge.socket" --pid-file="$dir/munged.pid" \
@@ -153,7 +155,7 @@ stop() {
 }
 
 case $action in
-start) start ;;
+start) start "$@" ;;
 run) PATH=$dir/bin:$PATH HOME=$dir/home exec "$@" ;;
 stop) stop ;;
 *) usage ;;

@@ -78,6 +78,16 @@ impl Cli {
         })
     }
 
+    /// As `ssh NAME COMMAND` of a user: the command line has written how the job is reached. `None`: it failed.
+    pub fn ssh(&self, name: &str, command: &str) -> Result<Option<String>> {
+        let mut ssh = Command::new("ssh");
+        ssh.arg("-F").arg(self.folder().join(".dstack/ssh/config"));
+        ssh.args(["-o", "BatchMode=yes", name, command]);
+        let output = ssh.env("HOME", self.folder()).stdin(Stdio::null()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(output.status.success().then_some(text))
+    }
+
     /// Starts a command that runs until it is dropped.
     pub fn start(&self, args: &[&str]) -> Result<Background> {
         let output = NamedTempFile::new()?;

@@ -86,6 +86,20 @@ impl Lab {
         bail!("too many tests use hosts at the same time")
     }
 
+    /// A network that lives as long as this process, with what ends its hosts before.
+    ///
+    /// # Errors
+    /// The reason to skip the test.
+    pub fn for_ever() -> Part<(&'static Lab, EndsHosts)> {
+        let lab: &'static Lab = Box::leak(Box::new(Self::new()?));
+        Ok((lab, EndsHosts(lab)))
+    }
+
+    /// The address of this machine on the network, from the first host on.
+    pub fn gateway(&self) -> String {
+        format!("{}.1", self.network)
+    }
+
     fn make_key(&self, name: &str) -> Result<()> {
         let path = self.key(name);
         for old in [path.clone(), path.with_extension("pub")] {
@@ -173,6 +187,15 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         self.script(&["clean"], "all", &[]).ok();
+    }
+}
+
+/// Ends the hosts of a lab when it is dropped.
+pub struct EndsHosts(&'static Lab);
+
+impl Drop for EndsHosts {
+    fn drop(&mut self) {
+        self.0.script(&["clean"], "all", &[]).ok();
     }
 }
 

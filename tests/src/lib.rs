@@ -15,6 +15,7 @@
 pub mod bench;
 pub mod cli;
 pub mod compat;
+pub mod containers;
 pub mod fleets;
 pub mod hostile;
 pub mod hosts;

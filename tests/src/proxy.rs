@@ -99,7 +99,12 @@ impl Proxy {
 
     /// The same, listening on this loopback address: those who know machines by their addresses take two for two.
     pub fn at(address: Ipv4Addr, target: SocketAddr) -> Result<Proxy> {
-        let listener = TcpListener::bind((address, 0))?;
+        Self::listening(SocketAddr::from((address, 0)), target)
+    }
+
+    /// The same, listening there.
+    pub fn listening(address: SocketAddr, target: SocketAddr) -> Result<Proxy> {
+        let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let all = Arc::clone(&shared);

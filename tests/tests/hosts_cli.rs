@@ -2,8 +2,6 @@
 //! jobs the command line attaches through the host, and through a jump host.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 
-use std::process::{Command, Stdio};
-
 use dstack_tests::cli::{Background, Cli, Ended};
 use dstack_tests::hosts::{Has, Host, IMAGE, Lab, USUAL};
 use dstack_tests::http::Client;
@@ -63,20 +61,6 @@ fn task(cli: &Cli, name: &str, commands: &[&str], more: &str) {
         "type: task\nname: {name}\nimage: {IMAGE}\nuser: root\nfleets: [lab]\ncommands:\n{commands}{more}{SMALL_YAML}"
     );
     cli.write("task.yml", &yaml).unwrap();
-}
-
-/// As `ssh NAME COMMAND` of a user: the command line has written how the job is reached.
-fn ssh(cli: &Cli, name: &str, command: &str) -> Option<String> {
-    let mut ssh = Command::new("ssh");
-    ssh.arg("-F").arg(cli.folder().join(".dstack/ssh/config"));
-    ssh.args(["-o", "BatchMode=yes", name, command]);
-    let output = ssh
-        .env("HOME", cli.folder())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    output.status.success().then_some(text)
 }
 
 /// The keys that the host lets in as the fleet's user.
@@ -153,7 +137,7 @@ fn is_reached(cli: &Cli, server: &Server) {
     })
     .unwrap_or_else(|error| panic!("{error}\n{}\n{}", apply.text(), server.output()));
     assert!(page.text().starts_with("a page of "), "{}", page.text());
-    let said = ssh(cli, "web", "cat /tmp/www/index.html");
+    let said = cli.ssh("web", "cat /tmp/www/index.html").unwrap();
     assert_eq!(said.as_deref(), Some(page.text().as_str()), "{}", apply.text());
 }
 
@@ -205,7 +189,7 @@ fn a_development_environment_shows_its_url_and_ends_when_nobody_is_there(cli: &C
         )
     })
     .unwrap_or_else(|error| panic!("{error}\n{}\n{}", apply.text(), server.output()));
-    assert_eq!(ssh(cli, "desk", "echo hi").as_deref(), Some("hi\n"));
+    assert_eq!(cli.ssh("desk", "echo hi").unwrap().as_deref(), Some("hi\n"));
     let run = attach(&server, "desk");
     assert_eq!(run.status().unwrap(), "running");
     // Nobody is there any more: the command detaches, and the run goes on. It fails, as in dstack 0.22.5.

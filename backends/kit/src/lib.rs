@@ -14,6 +14,7 @@
 
 pub mod checks;
 mod cloud;
+mod containers;
 mod driver;
 mod exchange;
 mod faults;
@@ -24,6 +25,7 @@ mod subject;
 mod transport;
 
 pub use cloud::{CANARY, Cloud, env, network_env};
+pub use containers::{ContainerStart, Containers};
 pub use driver::Driver;
 pub use exchange::Exchange;
 pub use faults::{Fault, Faults};

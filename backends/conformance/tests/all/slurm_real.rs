@@ -11,6 +11,7 @@ use axum::Router;
 use dstack_backend_kit::{Cloud, Driver, EmulatedTransport, Emulator, Ledger, Subject, checks, env, group};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Container};
+use dstack_emulator_slurm::real;
 use dstack_model::decode::decode_strict;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -85,21 +86,8 @@ impl RealSlurm {
 
     /// Jobs that are not over, and keys that are let through.
     fn alive(&self) -> Vec<(String, String)> {
-        let jobs = self.says(&["squeue", "-h", "-o", "%A %j"]);
-        let jobs = jobs.lines().filter_map(|line| line.split_once(' '));
-        let keys = self.file("home/.ssh/authorized_keys");
-        let mut names: Vec<&str> = keys
-            .lines()
-            .filter_map(|line| line.split_once(" dstack-job="))
-            .map(|(_, name)| name)
-            .collect();
-        names.dedup();
-        let keys = names
-            .into_iter()
-            .map(|name| (format!("keys of {name}"), name.to_owned()));
-        jobs.map(|(id, name)| (id.to_owned(), name.to_owned()))
-            .chain(keys)
-            .collect()
+        let jobs = self.says(&["squeue", "-h", "-o", real::JOBS]);
+        real::alive(&jobs, &self.file("home/.ssh/authorized_keys"))
     }
 }
 

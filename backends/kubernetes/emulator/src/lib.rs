@@ -8,6 +8,7 @@
 )] // tests
 
 mod asked;
+mod kubelet;
 mod rights;
 mod schema;
 mod store;
@@ -27,9 +28,12 @@ use serde_json::{Value, json};
 
 pub use asked::Asked;
 use asked::verb;
+use kubelet::Kubelet;
+pub use kubelet::{Network, NodePort};
 use rights::Denied;
 use schema::Schemas;
-use store::{Failure, Kind, Store};
+pub use store::Times;
+use store::{Failure, Kind, Store, USUAL};
 
 /// To compile them takes a good part of a second.
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(Schemas::new);
@@ -50,20 +54,44 @@ struct Shared {
     denied: Mutex<Denied>,
     /// What admission says to the next objects of a kind.
     refused: Mutex<Vec<(Kind, Failure)>>,
+    /// `None`: nothing runs for real.
+    kubelet: Option<Mutex<Kubelet>>,
 }
 
 impl Kubernetes {
     /// A cluster in which this token logs in (whoever comes, if it is empty), with these nodes (`Node` of the API), at this time.
     pub fn new(token: &str, nodes: Vec<Value>, now: Time) -> Self {
+        Self::made_of(token, nodes, now, USUAL, None)
+    }
+
+    /// As [`Kubernetes::new`], with pods whose containers run for real.
+    pub fn with_containers(
+        token: &str,
+        nodes: Vec<Value>,
+        now: Time,
+        times: Times,
+        network: Box<dyn Network>,
+    ) -> Self {
+        Self::made_of(token, nodes, now, times, Some(Kubelet::new(network)))
+    }
+
+    fn made_of(
+        token: &str,
+        nodes: Vec<Value>,
+        now: Time,
+        times: Times,
+        kubelet: Option<Kubelet>,
+    ) -> Self {
         Self(Arc::new(Shared {
             token: format!("Bearer {token}"),
             is_open: token.is_empty(),
             ledger: Ledger::default(),
-            store: Mutex::new(Store::new(1, nodes.clone(), now)),
-            other: Mutex::new(Store::new(2, nodes, now)),
+            store: Mutex::new(Store::new(1, nodes.clone(), now, times)),
+            other: Mutex::new(Store::new(2, nodes, now, times)),
             asked: Mutex::default(),
             denied: Mutex::default(),
             refused: Mutex::default(),
+            kubelet: kubelet.map(Mutex::new),
         }))
     }
 
@@ -110,7 +138,11 @@ impl Kubernetes {
 
     /// Time goes on.
     fn settle(&self) {
-        self.lock().settle(&self.0.ledger);
+        let mut store = self.lock();
+        store.settle(&self.0.ledger);
+        if let Some(kubelet) = &self.0.kubelet {
+            lock(kubelet).settle(&mut store);
+        }
     }
 
     /// Everything that there is besides nodes and namespaces: `kind/name`.

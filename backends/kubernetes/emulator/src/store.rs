@@ -10,12 +10,22 @@ use dstack_units::Time;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// How long the scheduler thinks, and then how long an image is pulled.
+/// How long the scheduler thinks.
 const SCHEDULED: Duration = Duration::from_secs(1);
-const STARTS: Duration = Duration::from_secs(8);
 
-/// How long a pod takes to end.
-const ENDS: Duration = Duration::from_secs(12);
+/// How long things take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Until a pod is placed and its image pulled.
+    pub starts: Duration,
+    /// Until a pod that is deleted is gone.
+    pub ends: Duration,
+}
+
+pub(crate) const USUAL: Times = Times {
+    starts: Duration::from_secs(8),
+    ends: Duration::from_secs(12),
+};
 
 /// An error of the API.
 #[derive(Debug)]
@@ -121,6 +131,7 @@ pub(crate) struct Store {
     entries: BTreeMap<Key, Entry>,
     started: Instant,
     started_at: Time,
+    times: Times,
     version: u64,
     pub(crate) sold_out: bool,
     pub(crate) lag: Duration,
@@ -186,11 +197,12 @@ fn is_wanted(pod: &Value, node: &Value) -> bool {
 }
 
 impl Store {
-    pub(crate) fn new(number: u16, nodes: Vec<Value>, now: Time) -> Self {
+    pub(crate) fn new(number: u16, nodes: Vec<Value>, now: Time, times: Times) -> Self {
         let mut store = Self {
             entries: BTreeMap::new(),
             started: Instant::now(),
             started_at: now,
+            times,
             version: 1,
             sold_out: false,
             lag: Duration::ZERO,
@@ -591,6 +603,15 @@ impl Store {
         }
     }
 
+    /// Changes an object that is there.
+    pub(crate) fn change(&mut self, object: &Value, change: impl FnOnce(&mut Value)) {
+        let metadata = &object["metadata"];
+        let mut entries = self.entries.values_mut();
+        if let Some(entry) = entries.find(|entry| entry.object["metadata"]["uid"] == metadata["uid"]) {
+            change(&mut entry.object);
+        }
+    }
+
     pub(crate) fn lose_all(&mut self) {
         let evicted = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
         self.set_pod_status("", &evicted);
@@ -605,7 +626,7 @@ impl Store {
     /// What scheduler, kubelet and controllers have done by now.
     pub(crate) fn settle(&mut self, ledger: &Ledger) {
         let ended = |(key, entry): (&Key, &Entry)| {
-            let is_over = key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= ENDS);
+            let is_over = key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= self.times.ends);
             is_over.then(|| key.clone())
         };
         let gone: Vec<Key> = self.entries.iter().filter_map(ended).collect();
@@ -665,7 +686,7 @@ impl Store {
             }
         }
         if !object["spec"]["nodeName"].is_null() {
-            let has_begun = age >= STARTS;
+            let has_begun = age >= self.times.starts;
             let name = object["spec"]["containers"][0]["name"].clone();
             let state = match has_begun {
                 true => json!({"running": {"startedAt": now}}),

@@ -6,7 +6,7 @@ use dstack_backend_kit::Emulator as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::state::{Cluster, Login, Pod, Volume};
+use crate::state::{Cluster, Login, Pod, SSH_PORT, Volume};
 use crate::{Answer, Problem, Request, Runpod, Size};
 
 /// What the vendor says of all that is not free.
@@ -34,7 +34,7 @@ fn missing(what: &str) -> Problem {
 
 impl Runpod {
     pub(crate) fn call(&self, request: &Request<'_>, body: &Value) -> Answer {
-        self.lock().settle(self.0.pace);
+        self.settle();
         let path: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         match (request.method, path.as_slice()) {
             ("POST", ["graphql"]) => self.deploy(body),
@@ -57,6 +57,39 @@ impl Runpod {
             ("POST", ["v2", "registries"]) => self.create_login(body),
             ("DELETE", ["v2", "registries", id]) => self.delete_login(id),
             _ => Err(missing("route")),
+        }
+    }
+
+    /// Time goes on, and containers with it.
+    fn settle(&self) {
+        let mut state = self.lock();
+        state.settle(self.0.pace);
+        let Some(containers) = &self.0.containers else {
+            return;
+        };
+        let running = state.pods.iter_mut();
+        for pod in running.filter(|pod| pod.status(self.0.pace) == "RUNNING") {
+            pod.has_exited = match pod.address {
+                Some(_) => containers.exit_status(&pod.id).is_some(),
+                None => {
+                    pod.address = containers.start(&pod.start()).map(|ip| (ip, SSH_PORT));
+                    pod.address.is_none()
+                }
+            };
+        }
+    }
+
+    fn end_container(&self, pod: &Pod) {
+        if let (Some(containers), Some(_)) = (&self.0.containers, &pod.address) {
+            containers.end(&pod.id);
+        }
+    }
+
+    /// Where pods are until their containers run for real: where they never do, in documentation's network.
+    fn first_address(&self) -> Option<(String, u16)> {
+        match self.0.containers {
+            Some(_) => None,
+            None => Some(("192.0.2.41".to_owned(), 43210)),
         }
     }
 
@@ -175,6 +208,7 @@ impl Runpod {
             listed_at,
             cluster: None,
             has_exited: false,
+            address: self.first_address(),
             deleted_at: None,
         });
         Ok(id)
@@ -192,6 +226,7 @@ impl Runpod {
             ));
         }
         pod.deleted_at = Some(Instant::now());
+        self.end_container(pod);
         self.ledger().removed(id);
         Ok((204, Value::Null))
     }
@@ -241,6 +276,7 @@ impl Runpod {
                 listed_at,
                 cluster: Some((id.clone(), rank)),
                 has_exited: false,
+                address: self.first_address(),
                 deleted_at: None,
             };
             // In no order.
@@ -286,6 +322,7 @@ impl Runpod {
         for pod in &mut state.pods {
             if pod.cluster.as_ref().is_some_and(|(cluster, _)| cluster == id) {
                 pod.deleted_at = Some(Instant::now());
+                self.end_container(pod);
                 self.ledger().removed(&pod.id);
             }
         }

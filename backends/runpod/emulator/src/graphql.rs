@@ -58,6 +58,11 @@ impl Runpod {
             input["env"].as_array().into_iter().flatten().map(pair).collect();
         let mut config = json!({"image": input["imageName"], "disk": input["containerDiskInGb"],
             "ports": [input["ports"]], "env": environment});
+        let command = input["dockerArgs"].as_str().unwrap_or("{}");
+        let command: Value = serde_json::from_str(command).unwrap_or_default();
+        for field in ["entrypoint", "cmd"] {
+            config[field] = command[field].clone();
+        }
         if let Some(login) = input.get("containerRegistryAuthId") {
             config["registry"] = login.clone();
         }

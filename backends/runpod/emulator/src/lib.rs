@@ -15,6 +15,7 @@ mod calls;
 mod graphql;
 mod state;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use axum::extract::State;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use dstack_backend_kit::{Emulator, Ledger};
+use dstack_backend_kit::{Containers, Emulator, Ledger};
 use dstack_conformance::{Asked, Document, Exchange};
 use serde_json::{Value, json};
 
@@ -56,14 +57,23 @@ pub struct Size {
 #[derive(Debug, Clone)]
 pub struct Runpod(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     api_key: String,
     sizes: Vec<Size>,
     pace: Duration,
+    /// What runs the containers of pods; `None`: nothing does.
+    containers: Option<Box<dyn Containers>>,
     description: Document,
     ledger: Ledger,
     state: Mutex<Cloud>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Runpod {
@@ -74,11 +84,31 @@ impl Runpod {
 
     /// As [`Runpod::new`], with pods that take so long from one stage of their lives to the next.
     pub fn with_pace(api_key: &str, sizes: Vec<Size>, pace: Duration) -> Self {
+        Self::made_of(api_key, sizes, pace, None)
+    }
+
+    /// As [`Runpod::with_pace`], with pods whose containers run for real.
+    pub fn with_containers(
+        api_key: &str,
+        sizes: Vec<Size>,
+        pace: Duration,
+        containers: Box<dyn Containers>,
+    ) -> Self {
+        Self::made_of(api_key, sizes, pace, Some(containers))
+    }
+
+    fn made_of(
+        api_key: &str,
+        sizes: Vec<Size>,
+        pace: Duration,
+        containers: Option<Box<dyn Containers>>,
+    ) -> Self {
         let description: Value = serde_json::from_str(include_str!("../api.json")).unwrap();
         Self(Arc::new(Shared {
             api_key: api_key.to_owned(),
             sizes,
             pace,
+            containers,
             description: Document::new(&description).unwrap(),
             ledger: Ledger::default(),
             state: Mutex::default(),

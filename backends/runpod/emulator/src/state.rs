@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use dstack_backend_kit::ContainerStart;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+
+/// The port that pods are asked to open.
+pub(crate) const SSH_PORT: u16 = 10022;
 
 const MADE_AT: &str = "2026-10-01T12:00:00Z";
 
@@ -34,6 +38,8 @@ pub(crate) struct Pod {
     pub(crate) cluster: Option<(String, usize)>,
     /// Its container has ended.
     pub(crate) has_exited: bool,
+    /// Where [`SSH_PORT`] is reached; `None`: nowhere yet.
+    pub(crate) address: Option<(String, u16)>,
     pub(crate) deleted_at: Option<Instant>,
 }
 
@@ -113,6 +119,23 @@ impl Pod {
         }
     }
 
+    /// Its container, as asked for.
+    pub(crate) fn start(&self) -> ContainerStart {
+        let words = |field: &str| -> Vec<String> {
+            let words = self.config[field].as_array().into_iter().flatten();
+            words.map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        let env = self.config["env"].as_object().into_iter().flatten();
+        ContainerStart {
+            id: self.id.clone(),
+            command: [words("entrypoint"), words("cmd")].concat(),
+            env: env
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned()))
+                .collect(),
+            files: Vec::new(),
+        }
+    }
+
     pub(crate) fn to_json(&self, pace: Duration) -> Value {
         let status = self.status(pace);
         let is_running = status == "RUNNING";
@@ -156,9 +179,11 @@ impl Pod {
 
     /// Ports are known as such before they are mapped.
     fn runtime(&self, pace: Duration) -> Value {
-        let port = match self.stage(pace) {
-            2 => json!({"private": 10022, "public": null, "type": "tcp", "ip": null}),
-            _ => json!({"private": 10022, "public": 43210, "type": "tcp", "ip": "192.0.2.41"}),
+        let port = match &self.address {
+            Some((ip, public)) if self.stage(pace) > 2 => {
+                json!({"private": SSH_PORT, "public": public, "type": "tcp", "ip": ip})
+            }
+            _ => json!({"private": SSH_PORT, "public": null, "type": "tcp", "ip": null}),
         };
         json!({"uptime": 12, "gpus": [{"util": 0, "memoryUtil": 0}], "cpu": {"util": 3}, "memory": {"util": 1},
             "ports": [port]})

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::missing_panics_doc)] // tests
 
 mod commands;
+pub mod real;
 mod shell;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

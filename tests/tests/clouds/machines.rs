@@ -1,0 +1,132 @@
+//! Clouds of machines: a machine is a host of a lab, as far as SSH and containers go.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dstack_backend_kit::{Emulator as _, serve};
+use dstack_emulator_aws::{Aws, Size, Times as AwsTimes};
+use dstack_emulator_cloudrift::{CloudRift, Times};
+use dstack_tests::hosts::{EndsHosts, Lab, USUAL};
+use dstack_tests::parts::Part;
+use serde_json::{Value, json};
+
+use crate::Cloud;
+
+const KEY: &str = "canary-cloudrift-key";
+
+/// A size of the catalogue, and a data center that has it.
+const SIZE: (&str, &str) = ("rtx49-10c.1", "us-east-nc-nr-1");
+
+const AWS_KEY: (&str, &str) = ("AKIAIOSFODNN7EXAMPLE", "canary-aws-secret-key");
+
+/// Gives the address of a machine that these keys open; `None`: there is none left.
+type Machines = Box<dyn Fn(&[String]) -> Option<String> + Send + Sync>;
+
+/// One machine of a lab for the first that asks, and none for others: its user is `user`.
+fn one_machine(user: &'static str) -> Part<(Machines, EndsHosts)> {
+    let (lab, ends) = Lab::for_ever()?;
+    let host = lab.host("machine", 2, USUAL)?;
+    // The user that the vendor's images have.
+    let make_user = format!(
+        "set -e
+        grep -q '^{user}:' /etc/passwd || useradd --create-home --shell /bin/sh --password '*' {user}
+        echo '{user} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{user}
+        mkdir -p /home/{user}/.ssh"
+    );
+    host.run(&make_user).unwrap();
+    let taken = AtomicBool::new(false);
+    let give = move |keys: &[String]| {
+        if taken.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let lines = keys.join("\n");
+        let add = format!(
+            "printf '%s\\n' '{lines}' >/home/{user}/.ssh/authorized_keys && chown -R {user}: /home/{user}"
+        );
+        host.run(&add).unwrap();
+        Some(host.address.clone())
+    };
+    Ok((Box::new(give), ends))
+}
+
+pub(crate) fn cloudrift() -> Part<Cloud> {
+    let (machines, lab) = one_machine("riftuser")?;
+    Ok(cloudrift_with(machines, Some(lab)))
+}
+
+/// One to configure: there are no machines.
+pub(crate) fn empty_cloudrift() -> Part<Cloud> {
+    Ok(cloudrift_with(Box::new(|_: &[String]| None), None))
+}
+
+fn cloudrift_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
+    let times = Times {
+        starts: Duration::from_secs(1),
+        ends: Duration::from_secs(1),
+    };
+    let sizes = vec![(SIZE.0.to_owned(), SIZE.1.to_owned())];
+    let give = move |keys: &[String]| machines(keys).map(|address| (address, 22));
+    let emulator = CloudRift::with_machines(KEY, sizes, times, Box::new(give));
+    let config =
+        |key: &str| json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}});
+    Cloud {
+        name: "cloudrift",
+        config: config(KEY),
+        wrong_config: config("wrong"),
+        wrong_fields: &["creds", "api_key"],
+        secret: KEY.to_owned(),
+        endpoint: Some(format!("cloudrift=http://{}/api/v1", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--gpu", "RTX4090"], SIZE.0),
+        made_for_two_runs: 1,
+        lab,
+    }
+}
+
+pub(crate) fn aws() -> Part<Cloud> {
+    let (machines, lab) = one_machine("ubuntu")?;
+    Ok(aws_with(machines, Some(lab)))
+}
+
+/// One to configure: there are no machines.
+pub(crate) fn empty_aws() -> Part<Cloud> {
+    Ok(aws_with(Box::new(|_: &[String]| None), None))
+}
+
+fn aws_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
+    let times = AwsTimes {
+        starts: Duration::from_secs(1),
+        ends: Duration::from_secs(1),
+        volumes: Duration::from_secs(1),
+    };
+    let size = Size {
+        name: "t3.medium".to_owned(),
+        vcpus: 2,
+        max_efa: 0,
+    };
+    let give = move |user_data: &str| {
+        // The first line says what it is.
+        let config: Value = serde_json::from_str(user_data.split_once('\n')?.1).ok()?;
+        let keys = config["ssh_authorized_keys"].as_array()?.iter();
+        let keys: Vec<String> = keys.filter_map(|key| Some(key.as_str()?.to_owned())).collect();
+        machines(&keys)
+    };
+    let (id, secret) = AWS_KEY;
+    let emulator = Aws::with_machines(id, secret, &["us-east-1"], vec![size], times, Box::new(give));
+    let config = |secret: &str| {
+        json!({"type": "aws", "regions": ["us-east-1"],
+            "creds": {"type": "access_key", "access_key": id, "secret_key": secret}})
+    };
+    Cloud {
+        name: "aws",
+        config: config(secret),
+        wrong_config: config("wrong"),
+        wrong_fields: &["creds", "secret_key"],
+        secret: secret.to_owned(),
+        endpoint: Some(format!("aws=http://{}", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--cpu", "2", "--memory", "4GB"], "t3.medium"),
+        made_for_two_runs: 1,
+        lab,
+    }
+}

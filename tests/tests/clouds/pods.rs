@@ -1,0 +1,105 @@
+//! Clouds of containers: a container is a host of a lab that runs nothing but what it was asked for.
+
+use std::time::Duration;
+
+use dstack_backend_kit::{Emulator as _, serve};
+use dstack_emulator_kubernetes::{Kubernetes, Times};
+use dstack_emulator_runpod::{Runpod, Size};
+use dstack_system::{Clock as _, SystemClock};
+use dstack_tests::containers::LabContainers;
+use dstack_tests::hosts::Lab;
+use dstack_tests::parts::Part;
+use serde_json::{Value, json};
+
+use crate::Cloud;
+
+const RUNPOD_KEY: &str = "canary-runpod-key";
+
+const TOKEN: &str = "canary-kubernetes-token";
+
+/// A size of the catalogue, and a data center that has it.
+const POD: (&str, &str) = ("cpu3c-2-4", "EUR-IS-1");
+
+const NODE: &str = "worker-1";
+
+pub(crate) fn runpod() -> Part<Cloud> {
+    let (lab, ends) = Lab::for_ever()?;
+    let size = Size {
+        name: POD.0.to_owned(),
+        place: POD.1.to_owned(),
+        gpus: 0,
+        cpus: 2,
+        memory: 4.0,
+        disk: Some(20.0),
+        is_for_clusters: false,
+    };
+    let containers = Box::new(LabContainers::new(lab));
+    let emulator = Runpod::with_containers(RUNPOD_KEY, vec![size], Duration::from_millis(500), containers);
+    let config = |key: &str| {
+        json!({"type": "runpod", "regions": [POD.1], "creds": {"type": "api_key", "api_key": key}})
+    };
+    Ok(Cloud {
+        name: "runpod",
+        config: config(RUNPOD_KEY),
+        wrong_config: config("wrong"),
+        wrong_fields: &["creds", "api_key"],
+        secret: RUNPOD_KEY.to_owned(),
+        endpoint: Some(format!("runpod=http://{}", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--cpu", "2", "--memory", "4GB", "--disk", "10GB"], POD.0),
+        made_for_two_runs: 2,
+        lab: Some(ends),
+    })
+}
+
+/// A cluster with a node, to which this machine leads.
+fn cluster(lab: &'static Lab) -> Kubernetes {
+    let node = json!({
+        "metadata": {"name": NODE, "labels": {}},
+        "status": {
+            "allocatable": {"cpu": "7900m", "memory": "31Gi", "ephemeral-storage": "200Gi"},
+            "nodeInfo": {"architecture": "amd64"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "ExternalIP", "address": lab.gateway()}],
+        },
+    });
+    let times = Times {
+        starts: Duration::from_secs(2),
+        ends: Duration::from_secs(1),
+    };
+    let network = Box::new(LabContainers::new(lab));
+    Kubernetes::with_containers(TOKEN, vec![node], SystemClock.now(), times, network)
+}
+
+pub(crate) fn kubernetes() -> Part<Cloud> {
+    Ok(kubernetes_with_emulator()?.0)
+}
+
+pub(crate) fn kubernetes_with_emulator() -> Part<(Cloud, Kubernetes)> {
+    let (lab, ends) = Lab::for_ever()?;
+    let emulator = cluster(lab);
+    let cloud = Cloud {
+        name: "kubernetes",
+        config: kubeconfig(TOKEN),
+        wrong_config: kubeconfig("wrong"),
+        wrong_fields: &["kubeconfig"],
+        secret: TOKEN.to_owned(),
+        endpoint: Some(format!("kubernetes=http://{}", serve(emulator.router()))),
+        books: Box::new(emulator.clone()),
+        offer: (&["--cpu", "2", "--memory", "4GB"], NODE),
+        // A pod and a service each.
+        made_for_two_runs: 4,
+        lab: Some(ends),
+    };
+    Ok((cloud, emulator))
+}
+
+fn kubeconfig(token: &str) -> Value {
+    let data = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: lab\n\
+         contexts:\n- name: lab\n  context: {{cluster: c, user: u, namespace: default}}\n\
+         clusters:\n- name: c\n  cluster: {{server: 'https://192.0.2.1:6443'}}\n\
+         users:\n- name: u\n  user: {{token: {token}}}\n"
+    );
+    json!({"type": "kubernetes", "kubeconfig": {"data": data}, "contexts": ["lab"]})
+}
