@@ -20,7 +20,8 @@ const EXIT_STATUS: &str = "/run/exit-status";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The host's own SSH server, which would be in the way of the container's.
-const END_SSHD: &str = "own=$(cat /run/sshd.pid); kill $own; while kill -0 $own 2>/dev/null; do sleep 0.05; done";
+const END_SSHD: &str =
+    "own=$(cat /run/sshd.pid); kill $own; while kill -0 $own 2>/dev/null; do sleep 0.05; done";
 
 /// Addresses of services, of which every container knows that they are near.
 const SERVICES: &str = "10.96.0.0/16";
@@ -123,7 +124,10 @@ fn write(host: &Host<'_>, path: &str, content: &[u8]) -> Result<()> {
 
 /// A command that starts the container's program in a session of its own.
 fn in_background(container: &ContainerStart) -> String {
-    let env = container.env.iter().map(|(name, value)| format!("{name}={value}"));
+    let env = container
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
     let head = ["env", "-i", "HOME=/root"].map(str::to_owned);
     let words = head
         .into_iter()

@@ -67,8 +67,7 @@ fn cloudrift_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
     let sizes = vec![(SIZE.0.to_owned(), SIZE.1.to_owned())];
     let give = move |keys: &[String]| machines(keys).map(|address| (address, 22));
     let emulator = CloudRift::with_machines(KEY, sizes, times, Box::new(give));
-    let config =
-        |key: &str| json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}});
+    let config = |key: &str| json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}});
     Cloud {
         name: "cloudrift",
         config: config(KEY),

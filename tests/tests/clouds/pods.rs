@@ -35,9 +35,7 @@ pub(crate) fn runpod() -> Part<Cloud> {
     };
     let containers = Box::new(LabContainers::new(lab));
     let emulator = Runpod::with_containers(RUNPOD_KEY, vec![size], Duration::from_millis(500), containers);
-    let config = |key: &str| {
-        json!({"type": "runpod", "regions": [POD.1], "creds": {"type": "api_key", "api_key": key}})
-    };
+    let config = |key: &str| json!({"type": "runpod", "regions": [POD.1], "creds": {"type": "api_key", "api_key": key}});
     Ok(Cloud {
         name: "runpod",
         config: config(RUNPOD_KEY),

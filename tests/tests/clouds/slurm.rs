@@ -1,6 +1,5 @@
 //! A real Slurm on a host of a lab, which is login node and nodes in one. Containers are left out: a job's command runs on that host.
 
-
 use dstack_emulator_slurm::real;
 use dstack_tests::hosts::{Host, Lab};
 use dstack_tests::parts::{self, Part};

@@ -75,13 +75,7 @@ impl Kubernetes {
         Self::made_of(token, nodes, now, times, Some(Kubelet::new(network)))
     }
 
-    fn made_of(
-        token: &str,
-        nodes: Vec<Value>,
-        now: Time,
-        times: Times,
-        kubelet: Option<Kubelet>,
-    ) -> Self {
+    fn made_of(token: &str, nodes: Vec<Value>, now: Time, times: Times, kubelet: Option<Kubelet>) -> Self {
         Self(Arc::new(Shared {
             token: format!("Bearer {token}"),
             is_open: token.is_empty(),

@@ -626,7 +626,8 @@ impl Store {
     /// What scheduler, kubelet and controllers have done by now.
     pub(crate) fn settle(&mut self, ledger: &Ledger) {
         let ended = |(key, entry): (&Key, &Entry)| {
-            let is_over = key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= self.times.ends);
+            let is_over =
+                key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= self.times.ends);
             is_over.then(|| key.clone())
         };
         let gone: Vec<Key> = self.entries.iter().filter_map(ended).collect();

@@ -86,7 +86,11 @@ async fn a_pod_is_what_its_container_is() {
     };
     cluster.put("default", &service("mine", "a"));
     cluster.put("default", &service("other", "b"));
-    let status = |pointer: &str| cluster.object("pods", "p").unwrap()["status"].pointer(pointer).cloned();
+    let status = |pointer: &str| {
+        cluster.object("pods", "p").unwrap()["status"]
+            .pointer(pointer)
+            .cloned()
+    };
 
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(status("/podIP"), None);
