@@ -10,11 +10,19 @@ use crate::{Books, Cloud};
 /// On the host.
 const FOLDER: &str = "/tmp/slurm";
 
+/// What slurmd wants of a host: that it knows its own name, and that control groups are either all new or as systemd has the old ones.
+const NEEDS: &str = "echo 127.0.0.1 login >>/etc/hosts
+    groups=/sys/fs/cgroup/systemd
+    if [ -d /sys/fs/cgroup/memory ] && [ ! -d $groups ]; then
+        mkdir $groups
+        mount -t cgroup -o none,name=systemd cgroup $groups
+    fi";
+
 struct Cluster(Host<'static>);
 
 impl Cluster {
     fn run(&self, command: &str) -> String {
-        let script = format!("sh {FOLDER}.sh run {FOLDER} {command}");
+        let script = format!("cd / && sh {FOLDER}.sh run {FOLDER} {command}");
         self.0.run(&script).unwrap()
     }
 
@@ -42,10 +50,13 @@ pub(crate) fn slurm() -> Part<Cloud> {
     let (lab, ends) = Lab::for_ever()?;
     let host = lab.host("login", 2, &[])?;
     let script = include_str!("../../scripts/slurm.sh").replace('\'', r"'\''");
-    host.run(&format!("printf %s '{script}' >{FOLDER}.sh")).unwrap();
-    let started = host
-        .run(&format!("sh {FOLDER}.sh start {FOLDER} {}", host.address))
+    host.run(&format!("set -e\n{NEEDS}\nprintf %s '{script}' >{FOLDER}.sh"))
         .unwrap();
+    let start = format!(
+        "cd / && sh {FOLDER}.sh start {FOLDER} {} || {{ tail -n 60 {FOLDER}/*.log >&2; exit 1; }}",
+        host.address
+    );
+    let started = host.run(&start).unwrap();
     let port: u16 = started.trim().strip_prefix("port=").unwrap().parse().unwrap();
     let hostname = host.address.clone();
     let cluster = Cluster(host);
