@@ -220,11 +220,21 @@ impl Clouds {
 
     /// It offers machines of these names, each in a region with zones, the first the cheapest.
     pub fn offer_in(&self, places: &[(&str, &str, &[&str])]) {
+        self.offer_made_in(InstanceRuntime::Shim, places);
+    }
+
+    /// It offers containers of these names, each in a region with zones, the first the cheapest.
+    pub fn offer_containers_in(&self, places: &[(&str, &str, &[&str])]) {
+        self.offer_made_in(InstanceRuntime::Runner, places);
+    }
+
+    fn offer_made_in(&self, instance_runtime: InstanceRuntime, places: &[(&str, &str, &[&str])]) {
         let offers = (1_u32..)
             .zip(places)
             .filter_map(|(price, (name, region, zones))| {
                 let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
                 Some(Offer {
+                    instance_runtime,
                     region: (*region).into(),
                     availability_zones: Some(zones),
                     ..offer(name, price)?
@@ -274,7 +284,7 @@ impl Clouds {
         self.change(|state| state.moved.insert(instance, place));
     }
 
-    /// Nothing is to be had of these offers.
+    /// Nothing is to be had of these offers; `small in a`: of that one in this zone.
     pub fn full(&self, names: &[&str]) {
         let full = names.iter().map(|name| (*name).to_owned()).collect();
         self.change(|state| state.full = full);
@@ -666,6 +676,23 @@ impl Backend for Clouds {
     }
 }
 
+impl State {
+    /// Counts that the offer is asked for.
+    ///
+    /// # Errors
+    /// Nothing is to be had of it.
+    fn ask_for(&mut self, offer: &Offer) -> Result<(), ComputeError> {
+        let name = &offer.instance.name;
+        self.asked.push(name.clone());
+        let in_zone = zone(offer).map(|zone| format!("{name} in {zone}"));
+        let is_full = self.full.contains(name) || in_zone.is_some_and(|there| self.full.contains(&there));
+        match is_full {
+            true => Err(ComputeError::NoCapacity(format!("no {name} left"))),
+            false => Ok(()),
+        }
+    }
+}
+
 fn owned(kind: OwnedKind, key: Uuid, installation: InstallationId) -> Owned {
     Owned {
         kind,
@@ -685,10 +712,7 @@ impl Clouds {
         self.order(move |state| {
             let name = &request.offer.instance.name;
             let instance = InstanceId::from(request.marks.key);
-            state.asked.push(name.clone());
-            if state.full.contains(name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&request.offer)?;
             let group = request.placement_group.as_ref();
             state.placements.check(group, &request.offer)?;
             state.machines.push(Machine {
@@ -802,10 +826,7 @@ impl Clouds {
         self.order(move |state| {
             let name = &request.offer.instance.name;
             let instance = InstanceId::from(request.marks.key);
-            state.asked.push(name.clone());
-            if state.full.contains(name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&request.offer)?;
             state.containers.push(Machine {
                 instance,
                 offer: name.clone(),

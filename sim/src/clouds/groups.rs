@@ -107,10 +107,7 @@ impl Clouds {
         let (want, hosts) = (want.clone(), self.hosts.clone());
         self.order(move |state: &mut State| {
             let name = want.offer.instance.name.clone();
-            state.asked.push(name.clone());
-            if state.full.contains(&name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&want.offer)?;
             let (id, size) = (ComputeGroupId::from(want.marks.key), want.workloads.len());
             for number in numbers(state, id, size) {
                 hosts.begin_container(&address(number));

@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use dstack_compute::{Backend, ComputeError, Group, GroupRequest, Known, Lifecycle, Marks, Removal};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::lifecycle::compute_group::is_wanted;
-use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, OperationKind, OperationRow};
+use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow};
 use dstack_store::{ComputeGroupSnapshot, EntityRef};
 use dstack_units::ProjectId;
 use serde_json::Value;
 
 use super::clouds::{OperationJournal, done, refused, remove};
-use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of, unreadable};
+use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of, unreadable, waiting_for};
 use super::{Step, Subject, containers, last_of};
 use crate::Result;
 use crate::context::Context;
@@ -54,6 +54,15 @@ impl OfOffers for ComputeGroupSnapshot {
     fn is_wanted(&self) -> bool {
         let members: Vec<_> = self.instances.iter().map(InstanceRow::status).collect();
         members.len() == self.group.members.len() && is_wanted(&members)
+    }
+
+    async fn waiting(&self, ctx: &Context) -> Result<Vec<(InstanceRow, JobRow)>> {
+        let mut waiting = Vec::with_capacity(self.group.members.len());
+        for id in self.group.members.iter() {
+            let member = ctx.deps.store.instance(*id).await?;
+            waiting.extend(member.iter().flat_map(waiting_for));
+        }
+        Ok(waiting)
     }
 
     async fn ask(
