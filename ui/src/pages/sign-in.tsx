@@ -146,6 +146,7 @@ export function SignOutPage() {
   const navigate = useNavigate();
   useEffect(() => {
     session.signOut();
+    // Also where the browser keeps nothing for other tabs.
     forgetDrafts(tabStorage());
     client.clear();
     void navigate({ to: "/auth/token", replace: true });
