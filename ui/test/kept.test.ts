@@ -46,8 +46,8 @@ test("what started from something else, elsewhere or by another user is another 
     draftName("me", "Add fleet", "fleet"),
     draftName("you", "Launch", keyOf({ kind: "template", name: "task" })),
   ];
-  for (const name of names) keepDraft(store, name, "", `written at ${name}`);
-  expect(names.map((name) => keptDraft(store, name))).toEqual(names.map((name) => `written at ${name}`));
+  names.forEach((name, at) => keepDraft(store, name, "", `draft ${at}`));
+  expect(names.map((name) => keptDraft(store, name))).toEqual(names.map((_, at) => `draft ${at}`));
 });
 
 test("a start stands in the address, and the text of a run does not", () => {

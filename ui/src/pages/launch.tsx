@@ -362,6 +362,7 @@ function RunPlanView({ plan }: { plan: RunPlan }) {
       )}
       {replaced && <Alert>The finished run of this name is replaced.</Alert>}
       <Section title={plan.job_plans.length > 1 ? `Plan of ${count(plan.job_plans.length, "job")}` : "Plan"}>
+        {plan.job_plans.length > 1 && <p className="muted">These are the offers for the first of them.</p>}
         {first && (first.total_offers > 0 ? <OfferTable offers={first.offers} total={first.total_offers} /> : <NothingFits plan={plan} />)}
       </Section>
       {explanations.filter((each) => each.fleets.length > 0).map((explanation) => (

@@ -289,6 +289,9 @@ function Connect({ run }: { run: Run }) {
   );
 }
 
+/** Of so many jobs events can be asked for at once. */
+const MOST_ATTEMPTS = 16;
+
 export function JobView({ view }: { view: View }) {
   const { p, runId, jobName = "", run, error } = useRun();
   if (!run) return error ? <NotThere what="run" error={error} /> : <Loading what="the job" />;
@@ -343,7 +346,8 @@ export function JobView({ view }: { view: View }) {
       )}
       {view === "logs" && <JobLogs run={run} job={job} />}
       {view === "metrics" && <JobMetrics run={run} job={job} />}
-      {view === "events" && (submission ? <Events filter={{ target_jobs: job.job_submissions.slice(-16).map((each) => each.id) }} /> : <Empty title="No events" />)}
+      {view === "events" && job.job_submissions.length > MOST_ATTEMPTS && <p className="muted">Events of the last {MOST_ATTEMPTS} attempts, of {job.job_submissions.length}.</p>}
+      {view === "events" && (submission ? <Events filter={{ target_jobs: job.job_submissions.slice(-MOST_ATTEMPTS).map((each) => each.id) }} /> : <Empty title="No events" />)}
     </>
   );
 }

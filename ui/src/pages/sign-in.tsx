@@ -69,6 +69,7 @@ export function SignInPage() {
             Go on with {PROVIDERS[provider.name] ?? provider.name}
           </Button>
         ))}
+        <Failure error={providers.error} title="It is not known whether one can sign in with a provider" />
         {known.length > 0 && <p className="muted or">or</p>}
         <Field
           label="Token"
