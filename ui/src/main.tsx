@@ -8,6 +8,7 @@ import { ApiError, post, ServerLost, useTokenFrom } from "./api/client";
 import { me } from "./api/queries";
 import { mayRetry, retryDelay } from "./api/retry";
 import { serverWasLost } from "./connection";
+import { forgetAfter, tabStorage } from "./logic/kept-draft";
 import { followTheme } from "./preferences";
 import { makeRouter } from "./router";
 import { session } from "./session";
@@ -19,7 +20,7 @@ useTokenFrom(session.token);
 /** What concerns the whole page: a lost server, a token that is not good any more. */
 function onError(error: unknown): void {
   if (error instanceof ServerLost) serverWasLost(client);
-  if (error instanceof ApiError && error.ends(session.token())) session.signOut();
+  if (error instanceof ApiError && error.ends(session.token())) session.expire();
 }
 
 const client = new QueryClient({
@@ -43,9 +44,13 @@ async function forgetOthers(): Promise<void> {
   if (now === undefined || now.id !== before?.id) await client.resetQueries();
 }
 
+const forgetOfOthers = () => forgetAfter(tabStorage(), session.signedOut());
+forgetOfOthers();
+
 // Signed out here or in another tab: sign in, and come back.
 let token = session.token();
 session.subscribe(() => {
+  forgetOfOthers();
   const before = token;
   token = session.token();
   if (token !== null) {
