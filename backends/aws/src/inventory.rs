@@ -16,7 +16,7 @@ use crate::errors::AwsError;
 use crate::offers::PARALLEL;
 
 /// How long a region that is not configured may take: one that is out of reach holds up the others no longer.
-const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
+const ELSEWHERE_LIMIT: Duration = Duration::from_secs(60);
 
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
