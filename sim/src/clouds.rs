@@ -108,6 +108,8 @@ struct State {
     hanging: BTreeSet<String>,
     swept: Vec<String>,
     hides_inventory: bool,
+    /// Regions that do not tell how machines are.
+    regions_away: Vec<String>,
     inventories: usize,
     placements: placements::Placements,
     groups: groups::Groups,
@@ -383,6 +385,16 @@ impl Clouds {
     /// Ids of what it was asked to end as nobody knows it, in order.
     pub fn swept(&self) -> Vec<String> {
         self.lock().swept.clone()
+    }
+
+    /// This region does not tell how machines are, from now on or no longer; the others do.
+    pub fn take_region_away(&self, region: &str, is_away: bool) {
+        self.change(|state| {
+            state.regions_away.retain(|known| known != region);
+            if is_away {
+                state.regions_away.push(region.to_owned());
+            }
+        });
     }
 
     /// It does not say what it has, from now on or no longer: it takes for ever.
@@ -781,21 +793,24 @@ impl Lifecycle<CloudMachine> for Clouds {
     async fn look(
         &self,
         known: &[Known<CloudMachine>],
-    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let known = known.to_vec();
         self.ask(move |state| {
             let sign = |known: &Known<CloudMachine>| {
+                if state.regions_away.contains(&known.site) {
+                    return None;
+                }
                 let instance = InstanceId::from(known.marks.key);
                 if let Some((at, why)) = state.notices.get(&known.marks.key) {
                     let (at, why) = (*at, why.clone());
-                    return Sign::Ending { at, why };
+                    return Some(Sign::Ending { at, why });
                 }
                 let is_there = state.machines.iter().any(|machine| machine.instance == instance);
-                match (is_there, state.moved.get(&instance)) {
+                Some(match (is_there, state.moved.get(&instance)) {
                     (false, _) => Sign::Lost("the machine is gone".to_owned()),
                     (true, Some(place)) => Sign::Moved(place.clone()),
                     (true, None) => Sign::Well,
-                }
+                })
             };
             Ok(known.iter().map(sign).collect())
         })
@@ -903,12 +918,17 @@ impl Lifecycle<Container> for Clouds {
         Ok(Step::Ready(made))
     }
 
-    async fn look(&self, known: &[Known<Container>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Container>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let instances: Vec<InstanceId> = known.iter().map(|known| instance_of(&known.marks)).collect();
         self.ask(move |state| {
-            let sign = |instance: &InstanceId| match has_container(state, *instance) {
-                true => Sign::Well,
-                false => Sign::Lost(CONTAINER_LOST.to_owned()),
+            let sign = |instance: &InstanceId| {
+                Some(match has_container(state, *instance) {
+                    true => Sign::Well,
+                    false => Sign::Lost(CONTAINER_LOST.to_owned()),
+                })
             };
             Ok(instances.iter().map(sign).collect())
         })

@@ -15,8 +15,8 @@ use crate::ec2::{Items, Tag, VolumesPage, tag};
 use crate::errors::AwsError;
 use crate::offers::PARALLEL;
 
-/// How long a region that is not configured may take: nobody waits for one that is out of reach.
-const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
+/// How long a region that is not configured may take: one that is out of reach holds up the others no longer.
+const ELSEWHERE_LIMIT: Duration = Duration::from_secs(60);
 
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
@@ -30,7 +30,7 @@ impl Aws {
                         .list_owned_in(&region)
                         .await
                         .map_err(|error| error.compute_error()),
-                    false => Ok(self.list_owned_elsewhere(&region).await),
+                    false => self.list_owned_elsewhere(&region).await,
                 }
             })
             .buffered(PARALLEL)
@@ -40,20 +40,21 @@ impl Aws {
         Ok(listed.into_iter().flatten().collect())
     }
 
-    /// Of a region that is not configured, nothing is known where it cannot be used: a policy of the organization or a firewall may
-    /// close it, or the account has not enabled it.
-    async fn list_owned_elsewhere(&self, region: &str) -> Vec<Owned> {
+    /// A region that is not configured may be closed to the account: by a policy of the organization, or as it is not enabled. What
+    /// refuses us has let us make nothing. Any other failure hides what may be there.
+    async fn list_owned_elsewhere(&self, region: &str) -> Result<Vec<Owned>, ComputeError> {
         let listed = tokio::time::timeout(ELSEWHERE_LIMIT, self.list_owned_in(region)).await;
         match listed {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(error)) => {
-                tracing::debug!(region, %error, "a region that is not configured does not tell what it has");
-                Vec::new()
+            Ok(Ok(listed)) => Ok(listed),
+            Ok(Err(error)) if error.is_closed_region() => {
+                tracing::debug!(region, %error, "a region that is not configured is closed to the account");
+                Ok(Vec::new())
             }
-            Err(_) => {
-                tracing::debug!(region, "a region that is not configured does not answer in time");
-                Vec::new()
-            }
+            Ok(Err(error)) => Err(error.compute_error()),
+            Err(_) => Err(ComputeError::Unclear(format!(
+                "the region {region} does not tell what it has within {} s",
+                ELSEWHERE_LIMIT.as_secs()
+            ))),
         }
     }
 

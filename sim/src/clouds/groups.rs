@@ -160,7 +160,7 @@ impl Lifecycle<Group> for Clouds {
     async fn look(
         &self,
         known: &[Known<Group>],
-    ) -> Result<Vec<Sign<ComputeGroupProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<ComputeGroupProvisioningData>>>, ComputeError> {
         let ids: Vec<ComputeGroupId> = known
             .iter()
             .map(|known| ComputeGroupId::from(known.marks.key))
@@ -175,7 +175,7 @@ impl Lifecycle<Group> for Clouds {
                 },
                 (false, _) => Sign::Lost(CONTAINER_LOST.to_owned()),
             };
-            Ok(ids.iter().map(sign).collect())
+            Ok(ids.iter().map(sign).map(Some).collect())
         })
         .await
     }

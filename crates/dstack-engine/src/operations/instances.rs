@@ -19,7 +19,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, JobStatus};
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
-use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
+use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
 use dstack_plan::offers::AvailableOffers;
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
@@ -445,7 +445,10 @@ fn too_late(
     if !subject.is_wanted() {
         return Some("not wanted any more".to_owned());
     }
-    let limit = provisioning_timeout(offer.backend, &offer.instance.name);
+    let limit = ctx
+        .deps
+        .backends
+        .provisioning_timeout(offer.backend, &offer.instance.name);
     if ctx.now() < trial.since + limit {
         return None;
     }

@@ -13,7 +13,6 @@ use dstack_plan::hosts;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::instance::{
     AgentTrouble, CloudSign, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide,
-    provisioning_timeout,
 };
 use dstack_plan::lifecycle::job::Progress;
 use dstack_plan::lifecycle::{Wait, WaitReason};
@@ -214,6 +213,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_place(snapshot, &mut change, sign.as_ref());
     observe_notice(&mut change.row, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
+    facts.timeout = provisioning_timeout(ctx, &snapshot.instance);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
     facts.sign = cloud_sign(&change.row, sign);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
@@ -621,6 +621,17 @@ fn lost_at(before: &InstanceRow, now: Time) -> Time {
     known.unwrap_or(now + UNREACHABLE_TIMEOUT)
 }
 
+/// How long it may take until its agent answers; nothing before its backend has made it.
+fn provisioning_timeout(ctx: &Context, row: &InstanceRow) -> Duration {
+    let place = row.job_provisioning_data.as_deref();
+    place.map_or(Duration::ZERO, |place| {
+        let instance_type = &place.instance_type.name;
+        ctx.deps
+            .backends
+            .provisioning_timeout(place.backend, instance_type)
+    })
+}
+
 fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach: bool) -> Facts {
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
@@ -650,9 +661,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         in_reach,
         asked_at: creation(snapshot).map_or(row.created_at, |asked| asked.created_at),
         started_at: row.started_at,
-        timeout: place.map_or(Duration::ZERO, |place| {
-            provisioning_timeout(place.backend, &place.instance_type.name)
-        }),
+        timeout: Duration::ZERO,
         one_job: place.is_some_and(|place| !place.dockerized),
         idle_since: row
             .last_job_processed_at
