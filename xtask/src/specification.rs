@@ -51,9 +51,9 @@ fn named_in(page: &str) -> BTreeSet<&str> {
 fn matches(name: &str, pattern: &str) -> bool {
     match pattern.split_once('*') {
         None => name == pattern,
-        Some((start, rest)) => name
-            .strip_prefix(start)
-            .is_some_and(|left| (0..=left.len()).any(|at| left.get(at..).is_some_and(|left| matches(left, rest)))),
+        Some((start, rest)) => name.strip_prefix(start).is_some_and(|left| {
+            (0..=left.len()).any(|at| left.get(at..).is_some_and(|left| matches(left, rest)))
+        }),
     }
 }
 
@@ -67,6 +67,43 @@ fn every_test_that_the_specification_names_exists() {
     assert_eq!(missing, Vec::<&&str>::new(), "no such test");
 }
 
+/// The page's tests are named by sentences, `page.test.ts a run is taken …` and then `…a token that is replaced`: these, whole or as far
+/// as they are told.
+fn sentences_in(page: &str) -> Vec<String> {
+    let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut sentences = Vec::new();
+    for quoted in text.split('`').skip(1).step_by(2) {
+        let (_, sentence) = match quoted.split_once(".test.ts ") {
+            Some(split) => split,
+            None if quoted.contains(' ') => match quoted.split_once('…') {
+                Some(("", sentence)) if !sentence.contains("::") => ("", sentence),
+                _ => continue,
+            },
+            None => continue,
+        };
+        sentences.push(sentence.trim_end_matches(['…', ' ']).to_owned());
+    }
+    sentences
+}
+
+#[test]
+fn every_test_of_the_page_that_the_specification_names_exists() {
+    let page = fs_err::read_to_string(layout::root().join("docs/SPECIFICATION.md")).unwrap();
+    let mut sources = String::new();
+    for folder in ["ui/browser", "ui/test"] {
+        for entry in fs_err::read_dir(layout::root().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "ts") {
+                sources.push_str(&fs_err::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let named = sentences_in(&page);
+    assert!(named.len() > 10, "{named:?}");
+    let missing: Vec<&String> = named.iter().filter(|name| !sources.contains(*name)).collect();
+    assert_eq!(missing, Vec::<&String>::new(), "no such test");
+}
+
 #[test]
 fn names_are_read_from_the_page() {
     let page = "| P1 | `sim clouds::*`, `dstack-shim volumes::a_disk_*_time`, `…::after::tests` | `a.md` |";
@@ -76,4 +113,6 @@ fn names_are_read_from_the_page() {
     );
     assert!(matches("a_disk_that_hangs_for_a_time", "a_disk_*_time"));
     assert!(!matches("a_disk_that_hangs", "a_disk_*_time"));
+    let page = "`page.test.ts a run is\n  taken`, `…every route is open …`, `…::after::tests`";
+    assert_eq!(sentences_in(page), ["a run is taken", "every route is open"]);
 }

@@ -153,7 +153,7 @@ async fn unmount(disks: &dyn Disks, dir: &Path) -> Result<(), VolumeError> {
     };
     // The cloud takes it from the machine by force in the end.
     let flushed = tokio::time::timeout(FLUSH_LIMIT, disks.flush(dir)).await;
-    flushed.unwrap_or_else(|_| Err(VolumeError::NotFlushed(FLUSH_LIMIT)))?;
+    flushed.unwrap_or(Err(VolumeError::NotFlushed(FLUSH_LIMIT)))?;
     Err(error)
 }
 

@@ -304,7 +304,11 @@ async fn a_disk_that_does_not_answer_holds_up_the_end_of_a_task_for_a_bounded_ti
     let begun = tokio::time::Instant::now();
     let error = release(&disks, &[aws()]).await.unwrap_err();
     assert!(error.to_string().contains("did not reach its disk"), "{error}");
-    assert_eq!(begun.elapsed(), FLUSH_LIMIT, "a try that had no end is not made again");
+    assert_eq!(
+        begun.elapsed(),
+        FLUSH_LIMIT,
+        "a try that had no end is not made again"
+    );
 }
 
 /// The name of an older agent's mount point comes from the server, as ids do.
