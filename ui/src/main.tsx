@@ -5,6 +5,7 @@ import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { ApiError, post, ServerLost, useTokenFrom } from "./api/client";
+import { MOST_WAIT_MS } from "./api/patience";
 import { me } from "./api/queries";
 import { mayRetry, retryDelay } from "./api/retry";
 import { serverWasLost } from "./connection";
@@ -40,7 +41,8 @@ const router = makeRouter(client);
 /** After another token came, as from another tab: what was read as another user is forgotten. */
 async function forgetOthers(): Promise<void> {
   const before = client.getQueryData(me().queryKey);
-  const now = await post("/api/users/get_my_user").catch(() => undefined);
+  // Read, and not done: where it fails, what is shown is forgotten at once.
+  const now = await post("/api/users/get_my_user", { signal: AbortSignal.timeout(MOST_WAIT_MS) }).catch(() => undefined);
   if (now === undefined || now.id !== before?.id) await client.resetQueries();
 }
 

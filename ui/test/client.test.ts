@@ -134,6 +134,24 @@ test("what somebody does is not done twice, and does not wait without end", asyn
   expect(await tries(429, "1", { token: "typed" })).toBe(1);
 });
 
+test("what waits is not done any more by who has signed out meanwhile", async () => {
+  vi.useFakeTimers();
+  let token: string | null = "mine";
+  let asked = 0;
+  useTokenFrom(() => token);
+  answers = () => {
+    asked += 1;
+    return busy(429, "5");
+  };
+  const failed = post("/api/users/get_my_user").catch((error: unknown) => error);
+  await vi.advanceTimersByTimeAsync(1000);
+  token = null;
+  await vi.advanceTimersByTimeAsync(60_000);
+  useTokenFrom(() => null);
+  expect(await failed).toBeInstanceOf(TryLater);
+  expect(asked).toBe(1);
+});
+
 test("a server that never answers is given up", async () => {
   vi.useFakeTimers();
   answers = ({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("aborted", "AbortError"))));

@@ -8,7 +8,7 @@ use crate::layout;
 /// Where Rust sources with tests lie.
 const SOURCES: [&str; 7] = ["backends", "crates", "emulators", "fuzz", "sim", "tests", "xtask"];
 
-/// Every name in the sources, and of their files and folders.
+/// Names of functions and modules in the sources, and of their files and folders.
 fn names_in_sources() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in SOURCES {
@@ -27,7 +27,12 @@ fn add_names_below(folder: &Path, names: &mut BTreeSet<String>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             names.insert(stem.into_owned());
             let source = fs_err::read_to_string(&path).unwrap();
-            names.extend(source.split(|c: char| !is_of_name(c)).map(str::to_owned));
+            let words: Vec<&str> = source
+                .split(|c: char| !is_of_name(c))
+                .filter(|word| !word.is_empty())
+                .collect();
+            let named = words.windows(2).filter(|pair| matches!(pair, ["fn" | "mod", _]));
+            names.extend(named.filter_map(|pair| Some((*pair.last()?).to_owned())));
         }
     }
 }

@@ -15,8 +15,9 @@ use crate::ec2::{Items, Tag, VolumesPage, tag};
 use crate::errors::AwsError;
 use crate::offers::PARALLEL;
 
-/// How long a region that is not configured may take: one that is out of reach holds up the others no longer.
-const ELSEWHERE_LIMIT: Duration = Duration::from_secs(60);
+/// How long a region that is not configured may take: one that is out of reach holds up the others no longer, and `dstack doctor`,
+/// which waits for 40 s, names it.
+const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
 
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
@@ -40,8 +41,8 @@ impl Aws {
         Ok(listed.into_iter().flatten().collect())
     }
 
-    /// A region that is not configured may be closed to the account: by a policy of the organization, or as it is not enabled. What
-    /// refuses us has let us make nothing. Any other failure hides what may be there.
+    /// A region that is not configured may be closed to the account: by a policy of the organization, or as it is not enabled. As a
+    /// rule nothing was made there. Any other failure hides what may be there.
     async fn list_owned_elsewhere(&self, region: &str) -> Result<Vec<Owned>, ComputeError> {
         let listed = tokio::time::timeout(ELSEWHERE_LIMIT, self.list_owned_in(region)).await;
         match listed {
@@ -50,7 +51,10 @@ impl Aws {
                 tracing::debug!(region, %error, "a region that is not configured is closed to the account");
                 Ok(Vec::new())
             }
-            Ok(Err(error)) => Err(error.compute_error()),
+            Ok(Err(error)) => {
+                tracing::warn!(region, %error, "a region that is not configured does not tell what it has");
+                Err(error.compute_error())
+            }
             Err(_) => Err(ComputeError::Unclear(format!(
                 "the region {region} does not tell what it has within {} s",
                 ELSEWHERE_LIMIT.as_secs()

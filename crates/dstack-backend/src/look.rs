@@ -2,11 +2,12 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use dstack_compute::{CALL_LIMIT, ComputeError, Sign};
+use dstack_compute::{ComputeError, Sign};
 use futures_util::future::join_all;
 
-/// How long a place may take: those that do answer are told of before the whole call is too late.
-const PLACE_LIMIT: Duration = Duration::from_secs(CALL_LIMIT.as_secs() / 2);
+/// How long a place may take: the signs of those that do answer wait for it, and the notice of a spot instance comes two minutes
+/// before its end at most.
+const PLACE_LIMIT: Duration = Duration::from_secs(20);
 
 /// How things are, of a cloud that is asked place by place (regions, clusters), all at the same time.
 ///
@@ -40,7 +41,15 @@ where
         match answer.and_then(|signs| whole(signs, at.len())) {
             Ok(signs) => told.extend(at.into_iter().zip(signs)),
             Err(error) => {
-                tracing::debug!(?place, count = at.len(), %error, "it is not told how things are there");
+                match &error {
+                    // That does not pass by itself.
+                    ComputeError::Configuration(_) => {
+                        tracing::warn!(?place, count = at.len(), %error, "it is not told how things are there");
+                    }
+                    _ => {
+                        tracing::debug!(?place, count = at.len(), %error, "it is not told how things are there")
+                    }
+                }
                 failed = Some(error);
             }
         }
@@ -68,6 +77,8 @@ fn whole<P>(signs: Vec<Sign<P>>, asked: usize) -> Result<Vec<Sign<P>>, ComputeEr
 
 #[cfg(test)]
 mod tests {
+    use dstack_compute::CALL_LIMIT;
+
     use super::*;
 
     const THINGS: &[(&str, &str)] = &[("b", "1"), ("a", "2"), ("", "3"), ("b", "4"), ("c", "5")];

@@ -146,7 +146,8 @@ export async function post<P extends PostPath>(path: P, options: Options<P> = {}
   const call = () => send(address(path, params), init, by);
   // What is read is asked for again by who shows it, and says so meanwhile; who signs in decides themselves.
   const isAction = signal === undefined && options.token === undefined;
-  return (await (isAction ? patiently(call) : call())) as Answer<P>;
+  // Whoever has signed out meanwhile, or in as somebody else, does not do it any more.
+  return (await (isAction ? patiently(call, () => token() === by) : call())) as Answer<P>;
 }
 
 /** Calls a route that takes GET. */

@@ -41,8 +41,8 @@ async function wait(error: TryLater, ms: number): Promise<void> {
   setWaits(waits.filter((each) => each !== error));
 }
 
-/** Makes a call, and again while the server has too much to do to look at it. */
-export async function patiently<T>(call: () => Promise<T>): Promise<T> {
+/** Makes a call, and again while the server has too much to do to look at it, unless it is not wanted any more by then. */
+export async function patiently<T>(call: () => Promise<T>, isWanted: () => boolean = () => true): Promise<T> {
   for (let failures = 0; ; failures += 1) {
     try {
       return await call();
@@ -50,6 +50,7 @@ export async function patiently<T>(call: () => Promise<T>): Promise<T> {
       const mayWait = error instanceof TryLater && error.isUntouched && error.afterMs <= MOST_ACTION_WAIT_MS;
       if (!mayWait || failures + 1 >= MOST_TRIES) throw error;
       await wait(error, waitAfter(failures, error));
+      if (!isWanted()) throw error;
     }
   }
 }

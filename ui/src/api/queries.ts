@@ -247,7 +247,12 @@ export const eventsOf = (filter: EventsRequest): Listing<Event> => ({
     }),
 });
 
-/** Reads anew what a change may have changed. */
+/** So long, in milliseconds, what was done waits to be seen in what is shown. */
+const MOST_CHANGED_MS = 5000;
+
+/** Reads anew what a change may have changed. Ends once that is read, or soon: it goes on being read, and the change is made in any case. */
 export function changed(client: QueryClient, ...keys: string[]): Promise<void> {
-  return Promise.all(keys.map((key) => client.invalidateQueries({ queryKey: [key] }))).then(() => undefined);
+  const all = Promise.all(keys.map((key) => client.invalidateQueries({ queryKey: [key] })));
+  const soon = new Promise((resolve) => setTimeout(resolve, MOST_CHANGED_MS));
+  return Promise.race([all, soon]).then(() => undefined);
 }

@@ -142,10 +142,10 @@ function FromTemplate({ startKey, name }: { startKey: string; name: string }) {
   const choice = useProjectChoice();
   const templates = useQuery(templatesOf(choice.name));
   const template = templates.data?.find((each) => each.name === name);
-  if (template) return <Launch startKey={startKey} title="Launch" start={stringify(template.configuration)} />;
+  if (template) return <Launch key={choice.name} owner={choice.name} startKey={startKey} title="Launch" start={stringify(template.configuration)} />;
   if (templates.isFetching || choice.isLoading) return <Loading what="the template" />;
   const error = choice.error ?? templates.error;
-  return error ? <NotThere what="template" error={error} /> : <Launch startKey={startKey} title="Launch" start="" missing={name} />;
+  return error ? <NotThere what="template" error={error} /> : <Launch key={choice.name} owner={choice.name} startKey={startKey} title="Launch" start="" missing={name} />;
 }
 
 /** Templates that a project has of its own. */
@@ -173,17 +173,19 @@ interface LaunchProps {
   start: string;
   /** What tells this start from others: each has a draft of its own. */
   startKey: string;
+  /** The project that has what is started from: two may have templates of one name. */
+  owner?: string | undefined;
   project?: string;
   leftOut?: string[];
   /** A template that the project does not have. */
   missing?: string;
 }
 
-function Launch({ title, start, startKey, project: fixed, leftOut: missed = [], missing }: LaunchProps) {
+function Launch({ title, start, startKey, owner, project: fixed, leftOut: missed = [], missing }: LaunchProps) {
   const choice = useProjectChoice();
   const project = fixed ?? choice.name;
   const me = useQuery(queries.me());
-  const name = draftName(me.data?.id ?? "", `${fixed ?? ""} ${title}`, startKey);
+  const name = draftName(me.data?.id ?? "", `${fixed ?? owner ?? ""} ${title}`, startKey);
   const [before, setBefore] = useState(() => keptDraft(tabStorage(), name));
   const [text, setWritten] = useState(before ?? start);
   const [starts, setStarts] = useState(0);
