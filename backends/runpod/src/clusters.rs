@@ -89,14 +89,19 @@ impl Lifecycle<Group> for Runpod {
                 continue;
             }
             // New pods may not be listed yet.
-            let pods = told(self.client.cluster_pods(&place.compute_group_id).await)?;
-            signs.push(Some(match pods {
-                Some(pods) => {
+            let pods = told(self.client.cluster_pods(&place.compute_group_id).await);
+            signs.push(match pods {
+                Ok(Some(pods)) => {
                     let pods = pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
-                    sign_of_group(place, &pods)
+                    Some(sign_of_group(place, &pods))
                 }
-                None => Sign::Lost("Runpod does not have the cluster any more".to_owned()),
-            }));
+                Ok(None) => Some(Sign::Lost("Runpod does not have the cluster any more".to_owned())),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(cluster.id = place.compute_group_id, %error, "Runpod does not tell how a cluster is");
+                    None
+                }
+            });
         }
         Ok(signs)
     }

@@ -81,7 +81,15 @@ impl Lifecycle<Container> for Runpod {
             // A new pod may not be listed yet.
             let pod = match listed.remove(&place.instance_id) {
                 Some(pod) => Some(pod),
-                None => told(self.client.pod(&place.instance_id).await)?,
+                None => match told(self.client.pod(&place.instance_id).await) {
+                    Ok(pod) => pod,
+                    // Of the others it is told how they are.
+                    Err(error) => {
+                        tracing::debug!(pod.id = place.instance_id, %error, "Runpod does not tell how a pod is");
+                        signs.push(None);
+                        continue;
+                    }
+                },
             };
             signs.push(Some(match pod {
                 Some(pod) => sign_of(place, &pod),
