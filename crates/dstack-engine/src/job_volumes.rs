@@ -10,7 +10,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_plan::lifecycle::WaitReason;
-use dstack_plan::lifecycle::attachment::DETACH_TIMEOUT;
+use dstack_plan::lifecycle::attachment::awaited_until;
 use dstack_plan::offers::AvailableOffers;
 use dstack_plan::volumes::{
     Candidate, Location, are_together, check_mounts, choose, claim, locations, marked_for_deletion, not_found,
@@ -352,7 +352,7 @@ impl ProjectVolumes {
                     "it is attached to {instance}, where {job} uses it"
                 )));
             }
-            let until = match let_go(one.leaving_since(), self.now) {
+            let until = match let_go(one.leaving_since(), one.row.forced_from, self.now) {
                 LetGo::Soon => return None,
                 LetGo::By(until) => Some(until),
                 LetGo::Never => None,
@@ -393,13 +393,14 @@ enum LetGo {
 }
 
 /// Of one that is on its way back since then; `None`: it is not known since when.
-fn let_go(since: Option<Time>, now: Time) -> LetGo {
+fn let_go(since: Option<Time>, forced_from: Option<Time>, now: Time) -> LetGo {
     let Some(since) = since else {
         return LetGo::Soon;
     };
+    let until = awaited_until(since, forced_from);
     match now {
         now if now < since + DETACHED_SOON => LetGo::Soon,
-        now if now < since + DETACH_TIMEOUT => LetGo::By(since + DETACH_TIMEOUT),
+        now if now < until => LetGo::By(until),
         _ => LetGo::Never,
     }
 }

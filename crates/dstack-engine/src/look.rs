@@ -1,6 +1,6 @@
 //! How machines and containers of clouds are, asked of their clouds now and then: one that broke, one that is to be taken away.
 //!
-//! Clouds are asked for many at once. One that takes long holds up no other.
+//! Clouds are asked for many at once, some calls at a time: one that takes long holds up few others of its account.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -7,7 +7,7 @@ use dstack_store::rows::{InstanceRow, JobRow, OperationRow};
 use dstack_store::{Changes, EventMaker};
 
 use super::clouds::so_far;
-use super::instances::{OfOffers, OfferAttempts};
+use super::instances::{NotAsked, OfOffers, OfferAttempts};
 use crate::Result;
 use crate::context::Context;
 use crate::inputs::InputsError;
@@ -66,19 +66,18 @@ pub(super) async fn take_late(
     ctx: &Context,
     (instance, job): (&InstanceRow, &JobRow),
     offer: &Offer,
-) -> Result<(), InputsError> {
+) -> Result<(), NotAsked> {
     let now = ctx.now();
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
-    let volumes = ProjectVolumes::load(ctx, job.project_id, now).await;
+    let mut volumes = ProjectVolumes::load(ctx, job.project_id, now).await?;
     let offers = AvailableOffers {
         best: vec![offer.clone()],
         total: 1,
     };
     volumes
-        .map_err(InputsError::transient)?
         .claim(ctx, &mut changes, &[(instance, job)], &offers)
         .map_err(|why| InputsError::Refused(not_attached(&why)))?;
     changes.touch(job.clone());
-    let written = ctx.commit(FAILPOINTS, changes.into_commit()).await;
-    written.map_err(InputsError::transient)
+    ctx.commit(FAILPOINTS, changes.into_commit()).await?;
+    Ok(())
 }

@@ -98,11 +98,12 @@ async fn request(
     ctx: &Context,
     snapshot: &ComputeGroupSnapshot,
     offer: &Offer,
-) -> Result<GroupRequest, InputsError> {
+) -> Result<GroupRequest, NotAsked> {
     let of_nobody = || InputsError::Refused("the nodes that it was made for have ended".to_owned());
     let mut request: Option<GroupRequest> = None;
     for id in snapshot.group.members.iter() {
-        let member = ctx.deps.store.instance(*id).await?.ok_or_else(of_nobody)?;
+        let member = ctx.deps.store.instance(*id).await.map_err(InputsError::from)?;
+        let member = member.ok_or_else(of_nobody)?;
         let marks = marks(ctx, &snapshot.group);
         let one = containers::request(ctx, &member, marks, offer.clone()).await?;
         let group = request.get_or_insert_with(|| GroupRequest {
@@ -114,7 +115,7 @@ async fn request(
         });
         group.workloads.push(one.workload);
     }
-    request.ok_or_else(of_nobody)
+    Ok(request.ok_or_else(of_nobody)?)
 }
 
 /// Has the cloud remove all that it made.

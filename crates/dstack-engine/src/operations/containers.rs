@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::clouds::OperationJournal;
 use super::hosts::{self, STEP_LIMIT, end, given_up, in_time, stepped};
+use super::instances::NotAsked;
 use super::preparation::{Notes, Underway};
 use super::{Step, claims, last_of};
 use crate::Result;
@@ -78,7 +79,7 @@ pub(super) async fn request(
     snapshot: &InstanceSnapshot,
     marks: Marks,
     offer: Offer,
-) -> Result<ContainerRequest, InputsError> {
+) -> Result<ContainerRequest, NotAsked> {
     let job = with_volumes(ctx, snapshot, job_of(ctx, snapshot).await?, &offer).await?;
     let inputs = ctx
         .deps
@@ -105,12 +106,12 @@ async fn with_volumes(
     snapshot: &InstanceSnapshot,
     job: JobSnapshot,
     offer: &Offer,
-) -> Result<JobSnapshot, InputsError> {
+) -> Result<JobSnapshot, NotAsked> {
     if !job.job.mounts_volumes() || !job.attachments.is_empty() {
         return Ok(job);
     }
     claims::take_late(ctx, (&snapshot.instance, &job.job), offer).await?;
-    job_of(ctx, snapshot).await
+    Ok(job_of(ctx, snapshot).await?)
 }
 
 /// The network volumes that were chosen for the job when it got its container.

@@ -44,6 +44,8 @@ pub struct OfferAttempts {
     /// Offers where the network volumes are not that were taken, best first: when none of `remaining` works, they are tried with other
     /// volumes.
     #[decode(default = Vec::new())]
+    // Servers before this one cannot read it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     elsewhere: Vec<Offer>,
     /// How many there were.
     total: u64,
@@ -711,7 +713,7 @@ async fn ask(
     snapshot: &InstanceSnapshot,
     attempts: &OfferAttempts,
     (offer, placement_group): (Offer, Option<String>),
-) -> Result<Ask, InputsError> {
+) -> Result<Ask, NotAsked> {
     if containers::is_offered(&offer) {
         let request = containers::request(ctx, snapshot, marks(ctx, &snapshot.instance), offer).await?;
         return Ok(Ask::Container(Box::new(request)));

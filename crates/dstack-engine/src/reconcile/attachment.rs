@@ -180,6 +180,7 @@ fn holder(other: &VolumeUse) -> Option<Holder> {
         instance: other.row.instance_name.clone(),
         job: other.user().map(str::to_owned),
         leaving_since: other.leaving_since(),
+        forced_from: other.row.forced_from,
     })
 }
 

@@ -89,7 +89,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
-        wake_volumes(ctx, &snapshot).await?;
+        // Where that cannot be read now, they are looked at with all rows, half a minute later at most.
+        if let Err(error) = wake_volumes(ctx, &snapshot, is_over).await {
+            ctx.report("wake volumes", &error);
+        }
     }
     if takes_more {
         // Jobs that wait may have a place now, or none any more.
@@ -168,9 +171,10 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
 }
 
 /// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
-async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<()> {
-    // A container has those that it was made with also when its job is over.
-    let may_have_some = snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
+async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot, is_over: bool) -> Result<()> {
+    // Those of a job that is over are free once nothing is left of the container that they were for, which may never have been made.
+    let may_have_some =
+        is_over || snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
     if !may_have_some {
         return Ok(());
     }

@@ -21,6 +21,9 @@ const FORCE_DETACH_AFTER: Duration = Duration::from_secs(60);
 /// are detached all the same afterwards, and nobody gets them before.
 pub const DETACH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
+/// How long a cloud may take to take a volume from a machine by force.
+const FORCED_WITHIN: Duration = Duration::from_secs(2 * 60);
+
 /// What is said of an attached volume whose device nobody knows.
 const UNREADABLE: &str = "what the cloud said is stored in a form that this version cannot read";
 
@@ -91,6 +94,17 @@ pub struct Holder {
     pub job: Option<String>,
     /// Since when the volume is on its way back; `None`: it is not, or nobody knows.
     pub leaving_since: Option<Time>,
+    /// From when on it is taken by force; `None`: never, or nobody knows yet.
+    pub forced_from: Option<Time>,
+}
+
+/// Until when others wait for a volume that is on its way back since then: longer, where it is about to be taken by force.
+pub fn awaited_until(since: Time, forced_from: Option<Time>) -> Time {
+    let usual = since + DETACH_TIMEOUT;
+    let forced = forced_from.map(|from| from + FORCED_WITHIN);
+    forced
+        .filter(|forced| *forced <= usual + DETACH_TIMEOUT)
+        .map_or(usual, |forced| forced.max(usual))
 }
 
 /// What to do next with an attachment.
@@ -172,11 +186,14 @@ fn wait_for(holder: &Holder, facts: &Facts, now: Time) -> Decision {
     let stored = facts.stored.deadline;
     let is_awaited = facts.stored.reason.as_ref() == Some(&reason);
     let deadline = match holder.leaving_since {
-        Some(since) => since + DETACH_TIMEOUT,
+        Some(since) => awaited_until(since, holder.forced_from),
         None => stored.filter(|_| is_awaited).unwrap_or(now + DETACH_TIMEOUT),
     };
     if now >= deadline {
-        let minutes = DETACH_TIMEOUT.as_secs() / 60;
+        let waited = holder
+            .leaving_since
+            .map_or(DETACH_TIMEOUT, |since| deadline.since(since));
+        let minutes = waited.as_secs() / 60;
         let instance = &holder.instance;
         return Decision::Failed(format!(
             "{instance} did not let go of it within {minutes} minutes"
@@ -303,6 +320,7 @@ mod tests {
                 instance: "cloud-1".to_owned(),
                 job: job.map(str::to_owned),
                 leaving_since: since,
+                forced_from: None,
             }),
             ..first.clone()
         };
@@ -356,6 +374,16 @@ mod tests {
             ..first
         };
         assert!(matches!(decide(&ending, at(0)), Decision::Failed(_)));
+    }
+
+    #[test]
+    fn a_volume_that_is_about_to_be_taken_by_force_is_waited_for() {
+        let since = at(0);
+        assert_eq!(awaited_until(since, None), at(600));
+        assert_eq!(awaited_until(since, Some(at(300))), at(600));
+        assert_eq!(awaited_until(since, Some(at(780))), at(900));
+        // Nobody pays for a machine that waits for hours.
+        assert_eq!(awaited_until(since, Some(at(3600))), at(600));
     }
 
     #[test]
