@@ -108,6 +108,8 @@ struct State {
     hanging: BTreeSet<String>,
     swept: Vec<String>,
     hides_inventory: bool,
+    /// Regions that do not tell how machines are.
+    regions_away: Vec<String>,
     inventories: usize,
     placements: placements::Placements,
     groups: groups::Groups,
@@ -220,11 +222,21 @@ impl Clouds {
 
     /// It offers machines of these names, each in a region with zones, the first the cheapest.
     pub fn offer_in(&self, places: &[(&str, &str, &[&str])]) {
+        self.offer_made_in(InstanceRuntime::Shim, places);
+    }
+
+    /// It offers containers of these names, each in a region with zones, the first the cheapest.
+    pub fn offer_containers_in(&self, places: &[(&str, &str, &[&str])]) {
+        self.offer_made_in(InstanceRuntime::Runner, places);
+    }
+
+    fn offer_made_in(&self, instance_runtime: InstanceRuntime, places: &[(&str, &str, &[&str])]) {
         let offers = (1_u32..)
             .zip(places)
             .filter_map(|(price, (name, region, zones))| {
                 let zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
                 Some(Offer {
+                    instance_runtime,
                     region: (*region).into(),
                     availability_zones: Some(zones),
                     ..offer(name, price)?
@@ -274,7 +286,7 @@ impl Clouds {
         self.change(|state| state.moved.insert(instance, place));
     }
 
-    /// Nothing is to be had of these offers.
+    /// Nothing is to be had of these offers; `small in a`: of that one in this zone.
     pub fn full(&self, names: &[&str]) {
         let full = names.iter().map(|name| (*name).to_owned()).collect();
         self.change(|state| state.full = full);
@@ -373,6 +385,16 @@ impl Clouds {
     /// Ids of what it was asked to end as nobody knows it, in order.
     pub fn swept(&self) -> Vec<String> {
         self.lock().swept.clone()
+    }
+
+    /// This region does not tell how machines are, from now on or no longer; the others do.
+    pub fn take_region_away(&self, region: &str, is_away: bool) {
+        self.change(|state| {
+            state.regions_away.retain(|known| known != region);
+            if is_away {
+                state.regions_away.push(region.to_owned());
+            }
+        });
     }
 
     /// It does not say what it has, from now on or no longer: it takes for ever.
@@ -666,6 +688,23 @@ impl Backend for Clouds {
     }
 }
 
+impl State {
+    /// Counts that the offer is asked for.
+    ///
+    /// # Errors
+    /// Nothing is to be had of it.
+    fn ask_for(&mut self, offer: &Offer) -> Result<(), ComputeError> {
+        let name = &offer.instance.name;
+        self.asked.push(name.clone());
+        let in_zone = zone(offer).map(|zone| format!("{name} in {zone}"));
+        let is_full = self.full.contains(name) || in_zone.is_some_and(|there| self.full.contains(&there));
+        match is_full {
+            true => Err(ComputeError::NoCapacity(format!("no {name} left"))),
+            false => Ok(()),
+        }
+    }
+}
+
 fn owned(kind: OwnedKind, key: Uuid, installation: InstallationId) -> Owned {
     Owned {
         kind,
@@ -685,10 +724,7 @@ impl Clouds {
         self.order(move |state| {
             let name = &request.offer.instance.name;
             let instance = InstanceId::from(request.marks.key);
-            state.asked.push(name.clone());
-            if state.full.contains(name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&request.offer)?;
             let group = request.placement_group.as_ref();
             state.placements.check(group, &request.offer)?;
             state.machines.push(Machine {
@@ -757,21 +793,24 @@ impl Lifecycle<CloudMachine> for Clouds {
     async fn look(
         &self,
         known: &[Known<CloudMachine>],
-    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let known = known.to_vec();
         self.ask(move |state| {
             let sign = |known: &Known<CloudMachine>| {
+                if state.regions_away.contains(&known.site) {
+                    return None;
+                }
                 let instance = InstanceId::from(known.marks.key);
                 if let Some((at, why)) = state.notices.get(&known.marks.key) {
                     let (at, why) = (*at, why.clone());
-                    return Sign::Ending { at, why };
+                    return Some(Sign::Ending { at, why });
                 }
                 let is_there = state.machines.iter().any(|machine| machine.instance == instance);
-                match (is_there, state.moved.get(&instance)) {
+                Some(match (is_there, state.moved.get(&instance)) {
                     (false, _) => Sign::Lost("the machine is gone".to_owned()),
                     (true, Some(place)) => Sign::Moved(place.clone()),
                     (true, None) => Sign::Well,
-                }
+                })
             };
             Ok(known.iter().map(sign).collect())
         })
@@ -802,10 +841,7 @@ impl Clouds {
         self.order(move |state| {
             let name = &request.offer.instance.name;
             let instance = InstanceId::from(request.marks.key);
-            state.asked.push(name.clone());
-            if state.full.contains(name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&request.offer)?;
             state.containers.push(Machine {
                 instance,
                 offer: name.clone(),
@@ -882,12 +918,17 @@ impl Lifecycle<Container> for Clouds {
         Ok(Step::Ready(made))
     }
 
-    async fn look(&self, known: &[Known<Container>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Container>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let instances: Vec<InstanceId> = known.iter().map(|known| instance_of(&known.marks)).collect();
         self.ask(move |state| {
-            let sign = |instance: &InstanceId| match has_container(state, *instance) {
-                true => Sign::Well,
-                false => Sign::Lost(CONTAINER_LOST.to_owned()),
+            let sign = |instance: &InstanceId| {
+                Some(match has_container(state, *instance) {
+                    true => Sign::Well,
+                    false => Sign::Lost(CONTAINER_LOST.to_owned()),
+                })
             };
             Ok(instances.iter().map(sign).collect())
         })

@@ -8,7 +8,7 @@ use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_store::memory::Tables;
-use dstack_store::rows::{InstanceRow, JobRow};
+use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow};
 
 use crate::World;
 
@@ -36,6 +36,7 @@ pub fn always(world: &World) -> Vec<String> {
         wrong.push("two groups were made for one compute group".to_owned());
     }
     wrong.extend(world.clouds.attached_wrongly());
+    disks_have_rows(world, &mut wrong);
     wrong.extend(world.hosts.disorders());
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {
@@ -43,6 +44,19 @@ pub fn always(world: &World) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// Whatever a machine has, as long as it lives, there is a row that says so: nobody else gets the disk.
+fn disks_have_rows(world: &World, wrong: &mut Vec<String>) {
+    for (disk, instance) in world.clouds.attached() {
+        let is_its = |row: &AttachmentRow| row.instance_id == instance && row.volume.volume_id == disk;
+        let is_known = world.store.read(|tables| tables.attachments.values().any(is_its));
+        if !is_known {
+            wrong.push(format!(
+                "the disk {disk} is attached to {instance}, and no row says so"
+            ));
+        }
+    }
 }
 
 /// More commits of one entity within a second are those of work that wakes itself.
@@ -94,11 +108,6 @@ pub fn at_rest(world: &World) -> Vec<String> {
                 "a group of {} containers is left in the cloud",
                 group.size
             ));
-        }
-    }
-    for (disk, instance) in world.clouds.attached() {
-        if !tables.attachments.values().any(|row| row.instance_id == instance) {
-            wrong.push(format!("the disk {disk} is left attached to {instance}"));
         }
     }
     let left = |row: &&InstanceRow| row.status() != InstanceStatus::Terminated;

@@ -11,6 +11,7 @@ pub mod invariants;
 pub mod inventory;
 pub mod kills;
 pub mod output;
+mod records;
 pub mod scenario;
 pub mod servers;
 pub mod ssh_hosts;

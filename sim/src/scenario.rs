@@ -14,10 +14,12 @@ use dstack_plan::services::replicas::{Slot, first};
 use dstack_plan::validate::effective_run_spec;
 use dstack_plan::{PlanError, ServerDefaults};
 use dstack_store::rows::{AgentAddress, FleetRow, InstanceRow, JobRow, NewRun, RunRow, TransitionError};
-use dstack_store::{Changes, Commit, EventMaker, Json, Sealed};
+use dstack_store::{Changes, Commit, EventMaker, Json, Sealed, StoreError};
 use dstack_system::Random;
 use dstack_units::{ProjectId, Time};
 use serde_json::{Value, json};
+
+use crate::waits::Unmet;
 
 /// Why a scenario cannot be set up: a mistake in the test.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +36,15 @@ pub enum ScenarioError {
     /// A verb is refused.
     #[error("the verb is refused")]
     Refused(#[from] dstack_control::ControlError),
+    /// What the test wants to change is not there.
+    #[error("there is no {0}")]
+    Missing(String),
+    /// The store refuses it.
+    #[error("the store refuses it")]
+    Store(#[from] StoreError),
+    /// What the test waits for does not come.
+    #[error(transparent)]
+    Unmet(#[from] Unmet),
 }
 
 /// Builds the rows of a scenario, with ids from `random`.

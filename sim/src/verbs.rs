@@ -1,6 +1,7 @@
 //! The verbs of the control plane, called as the API calls them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{BackendKind, Registry};
@@ -10,15 +11,20 @@ use dstack_control::volumes::Volumes;
 use dstack_control::{Actor, ControlError, Core, EngineHandle};
 use dstack_engine::{Engine, EngineError};
 use dstack_model::runs::{JobSpec, RunSpec};
+use dstack_model::volumes::VolumeStatus;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
-use dstack_store::rows::{FleetRow, RunRow};
+use dstack_store::memory::Tables;
+use dstack_store::rows::{FleetRow, RunRow, VolumeRow};
 use dstack_store::{Commit, EngineStore, StoreError};
 use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId, VolumeId};
 use serde_json::Value;
 
 use crate::scenario::{ScenarioError, jobs};
 use crate::world::World;
+
+/// How long clouds may take to make a volume.
+const MADE_WITHIN: Duration = Duration::from_secs(90 * 60);
 
 /// A simulated engine as verbs see it.
 #[derive(Debug)]
@@ -235,6 +241,26 @@ impl World {
                 return Ok(volume);
             }
         }
+    }
+
+    /// As [`World::submit_volume`]; the volume is made then.
+    ///
+    /// # Errors
+    /// It is refused, or not made within an hour and a half, which is long for clouds that lose calls as well.
+    pub async fn made_volume(
+        &self,
+        engine: &Engine,
+        name: &str,
+        configuration: &Value,
+    ) -> Result<VolumeId, ScenarioError> {
+        let id = self.submit_volume(engine, name, configuration).await?;
+        let is_made = |world: &World| {
+            let status = |tables: &Tables| tables.volumes.get(&id).map(VolumeRow::status);
+            world.store.read(status) == Some(VolumeStatus::Active)
+        };
+        self.until(&format!("the volume {name} is made"), MADE_WITHIN, is_made)
+            .await?;
+        Ok(id)
     }
 
     /// Deletes a volume, however often no answer comes.

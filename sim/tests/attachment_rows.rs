@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::disallowed_methods)] // tests
 
-use dstack_model::runs::{JobRuntimeData, JobStatus};
+use dstack_model::runs::{JobRuntimeData, JobStatus, JobTerminationReason};
 use dstack_model::volumes::{VolumeAttachmentData, VolumeProvisioningData};
 use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
 use dstack_store::rows::{AttachmentRow, InstanceRow, NewVolume, OperationKind, OperationRow, VolumeRow};
-use dstack_store::{AttachmentsOf, Commit, EngineStore, Entity as _, EntityRef, MemoryStore, Put, SqlStore};
+use dstack_store::{
+    AttachmentsOf, Commit, EngineStore, Entity as _, EntityRef, MemoryStore, Put, SqlStore, VolumeJob,
+};
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 use serde_json::json;
@@ -110,6 +112,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, user: UserId) {
     let mut unversioned = read.attachment.clone();
     unversioned.set_version(0);
     assert_eq!(unversioned, first);
+    assert_eq!(read.job.map(|job| job.name).as_deref(), Some("train-0-0"));
     assert_eq!((read.volume.id, read.instance.unwrap().id), (volume.id, one.id));
     assert_eq!(read.others.len(), 1);
     assert_eq!(
@@ -131,11 +134,26 @@ async fn story(store: &dyn EngineStore, builder: &Builder, user: UserId) {
         assert!(found.iter().any(|found| found.row.id == first.id));
         assert_eq!(
             found[0].job,
-            Some(("train-0-0".to_owned(), JobStatus::Provisioning))
+            Some(VolumeJob {
+                name: "train-0-0".to_owned(),
+                status: JobStatus::Provisioning,
+                ending_since: None,
+            })
         );
     }
     assert_eq!(store.job(job.id).await.unwrap().unwrap().attachments.len(), 2);
     assert!(store.volume(volume.id).await.unwrap().unwrap().is_attached);
+
+    let mut ending = store.job(job.id).await.unwrap().unwrap().job;
+    ending
+        .terminate(JobTerminationReason::TerminatedByUser, None, NOW)
+        .unwrap();
+    let mut changes = builder.changes(NOW);
+    changes.touch(ending);
+    store.commit(changes.into_commit()).await.unwrap();
+    let found = store.attachment(second.id).await.unwrap().unwrap();
+    assert_eq!(found.job.and_then(|job| job.ending_since), Some(NOW));
+    assert_eq!(found.others[0].leaving_since(), Some(NOW));
 
     // A status that is over is nobody's to drive.
     let mut failed = store.attachment(second.id).await.unwrap().unwrap().attachment;

@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, Failpoints};
-use dstack_model::events::EventTargetType;
+use dstack_engine::task_config::{Access, task_config};
+use dstack_engine::{Engine, Failpoints, Image, SshKeys};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
-use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, Script, World, invariants, killed_everywhere};
-use dstack_store::memory::Tables;
 use dstack_store::rows::{
-    AttachmentRow, InstanceRow, JobRow, OperationKind, OperationRow, OperationState, RunRow, VolumeRow,
+    AttachmentRow, InstanceRow, JobRow, OperationRow, OperationState, RunRow, VolumeRow,
 };
-use dstack_store::{EngineStore, EntityRef, Sealed};
-use dstack_units::VolumeId;
+use dstack_store::{EngineStore, EntityRef, JobSnapshot};
+use dstack_system::Secret;
+use dstack_units::{Time, VolumeId};
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -53,13 +52,7 @@ async fn world(seed: u64) -> World {
 
 /// A volume that is made.
 async fn volume(world: &World, engine: &Engine, name: &str) -> VolumeId {
-    let id = world.submit_volume(engine, name, &json!({})).await.unwrap();
-    let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
-    world
-        .until("the volume is made", 90 * MINUTE, is_made)
-        .await
-        .unwrap();
-    id
+    world.made_volume(engine, name, &json!({})).await.unwrap()
 }
 
 fn volume_row(world: &World, id: VolumeId) -> VolumeRow {
@@ -101,20 +94,6 @@ async fn ended(world: &World, run: &RunRow, within: Duration) -> (RunStatus, Opt
 /// No machine has a volume, and no row says so.
 fn is_free(world: &World) -> bool {
     world.clouds.attached().is_empty() && attachments(world).is_empty()
-}
-
-fn messages(world: &World) -> Vec<String> {
-    let about_volumes = |tables: &Tables| {
-        let events = tables.events.iter();
-        let of_volumes = events.filter(|event| {
-            event
-                .targets
-                .iter()
-                .any(|to| to.entity_type == EventTargetType::Volume)
-        });
-        of_volumes.map(|event| event.message.clone()).collect()
-    };
-    world.store.read(about_volumes)
 }
 
 async fn nothing_is_left(world: &World, engine: &Engine, volumes: &[&str], when: &str) {
@@ -160,7 +139,7 @@ async fn a_volume_comes_before_the_task_and_leaves_with_the_job() {
     assert_eq!(world.clouds.attachments_made(), (1, 0));
     assert!(unused.is_none() && volume_row(&world, id).last_job_processed_at.is_some());
     nothing_is_left(&world, &engine, &["data"], "").await;
-    let told = messages(&world);
+    let told = world.messages_about(EntityRef::Volume(id));
     assert_eq!(
         told[2..4],
         ["Volume attached to instance", "Volume detached from instance"]
@@ -373,12 +352,7 @@ async fn a_volume_that_is_used_is_not_cleaned_up_and_idle_counts_from_its_last_u
     let world = world(9).await;
     let engine = world.start().await.unwrap();
     let cleaned = json!({"auto_cleanup_duration": "1h"});
-    let id = world.submit_volume(&engine, "data", &cleaned).await.unwrap();
-    let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
-    world
-        .until("the volume is made", 5 * MINUTE, is_made)
-        .await
-        .unwrap();
+    let id = world.made_volume(&engine, "data", &cleaned).await.unwrap();
     world.hosts.script("train", LONG);
     let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
     world.running(&run, 10 * MINUTE).await.unwrap();
@@ -581,12 +555,7 @@ async fn a_volume_is_kept_for_a_job_whose_machine_takes_its_time() {
     let world = world(13).await;
     let engine = world.start().await.unwrap();
     let cleaned = json!({"auto_cleanup_duration": "1h"});
-    let id = world.submit_volume(&engine, "data", &cleaned).await.unwrap();
-    let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
-    world
-        .until("the volume is made", 5 * MINUTE, is_made)
-        .await
-        .unwrap();
+    let id = world.made_volume(&engine, "data", &cleaned).await.unwrap();
     world.pass(55 * MINUTE).await;
     world.clouds.never_ready(&["small"]);
     let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
@@ -615,7 +584,7 @@ async fn a_volume_is_kept_for_a_job_whose_machine_takes_its_time() {
 async fn a_volume_is_free_when_no_machine_is_made_for_its_job() {
     let world = world(14).await;
     let engine = world.start().await.unwrap();
-    volume(&world, &engine, "data").await;
+    let id = volume(&world, &engine, "data").await;
     world.clouds.full(&["small"]);
     let run = world.submit(&engine, "full", &with(&["data"])).await.unwrap();
     assert_eq!(
@@ -629,10 +598,14 @@ async fn a_volume_is_free_when_no_machine_is_made_for_its_job() {
         let name = format!("stopped-{abort}");
         let run = world.submit(&engine, &name, &with(&["data"])).await.unwrap();
         world.until("it is begun", MINUTE, is_begun).await.unwrap();
+        world.pass(2 * MINUTE).await;
         assert!(!is_free(&world));
         world.stop(&engine, &run, abort).await.unwrap();
+        let stopped = world.clock.now();
         world.finished(&run, 10 * MINUTE).await.unwrap();
         world.until("it is free", MINUTE, is_free).await.unwrap();
+        let used = volume_row(&world, id).last_job_processed_at;
+        assert!(used >= Some(stopped), "it was kept until then");
         let gone = |world: &World| !is_begun(world);
         world.until("the machine is gone", MINUTE, gone).await.unwrap();
     }
@@ -652,12 +625,17 @@ async fn a_volume_is_in_use_as_long_as_a_container_that_is_begun_with_it() {
     assert_eq!(world.clouds.workload().unwrap().volumes[0].name, "data");
     assert!(world.delete_volume(&engine, "data").await.is_err());
     world.stop(&engine, &run, false).await.unwrap();
-    let in_use = |world: &World| !is_begun(world) || !attachments(world).is_empty();
-    world
-        .throughout("it is in use while the container is there", 5 * MINUTE, in_use)
-        .await
-        .unwrap();
-    assert!(!is_begun(&world));
+    let is_gone = |world: &World| {
+        assert!(
+            !is_begun(world) || !attachments(world).is_empty(),
+            "it is in use while the container is there"
+        );
+        !is_begun(world)
+    };
+    world.until("the container is gone", 5 * MINUTE, is_gone).await.unwrap();
+    // At once, and not when all rows are looked at.
+    let is_free = |world: &World| attachments(world).is_empty();
+    world.until("it is free", SECOND * 5, is_free).await.unwrap();
     nothing_is_left(&world, &engine, &["data"], "").await;
 }
 
@@ -671,12 +649,7 @@ async fn a_machine_is_made_where_the_volumes_are_that_were_chosen_for_it() {
     let engine = world.start().await.unwrap();
     for (name, zone) in [("in-b", "b"), ("in-a", "a")] {
         let there = json!({"availability_zone": zone});
-        let id = world.submit_volume(&engine, name, &there).await.unwrap();
-        let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
-        world
-            .until("the volume is made", 5 * MINUTE, is_made)
-            .await
-            .unwrap();
+        world.made_volume(&engine, name, &there).await.unwrap();
     }
     world.clouds.full(&["small"]);
     let any = json!({"fleets": ["cloud"], "volumes": [{"name": ["in-b", "in-a"], "path": "/data"}]});
@@ -739,6 +712,8 @@ async fn a_volume_that_could_not_be_attached_is_free() {
     );
     let mut failed = AttachmentRow::wanted(key, (&row, &made), (&instance, job), false, now);
     failed.begun = true;
+    let long_ago = Time::from_millis(now.as_millis() - 15 * 60 * 1000);
+    failed.give_up("it took too long".to_owned(), long_ago).unwrap();
     failed.fail("no slot left".to_owned(), now).unwrap();
     let mut changes = world.builder.changes(now);
     changes.insert_silently(failed);
@@ -758,12 +733,7 @@ async fn no_machine_is_made_where_not_all_volumes_are_that_are_free() {
     let engine = world.start().await.unwrap();
     for (name, zone) in [("in-a", "a"), ("in-b", "b"), ("more-b", "b")] {
         let there = json!({"availability_zone": zone});
-        let id = world.submit_volume(&engine, name, &there).await.unwrap();
-        let is_made = |world: &World| volume_row(world, id).status() == VolumeStatus::Active;
-        world
-            .until("the volume is made", 5 * MINUTE, is_made)
-            .await
-            .unwrap();
+        world.made_volume(&engine, name, &there).await.unwrap();
     }
     world.hosts.script("first", LONG);
     let first = world.submit(&engine, "first", &with(&["in-b"])).await.unwrap();
@@ -832,51 +802,92 @@ async fn a_job_waits_without_a_machine_for_a_volume_that_is_not_let_go_of() {
     nothing_is_left(&world, &engine, &["data"], "").await;
 }
 
-/// What the cloud said of an attached volume may be noted in a form that an earlier version cannot read: that is not waited with for ever.
+/// The disk that was attached is not at the machine any more, which lives.
+async fn is_detached(world: &World, what: &str) {
+    world.until(what, 5 * MINUTE, is_free).await.unwrap();
+    assert_eq!(world.clouds.machines().len(), 1, "{what}");
+    assert_eq!(invariants::always(world), Vec::<String>::new(), "{what}");
+}
+
+/// What the cloud said of an attached volume may be noted in a form that an earlier version cannot read: that is not waited with for ever,
+/// and the volume is detached all the same.
 #[tokio::test(start_paused = true)]
 async fn a_job_does_not_wait_for_ever_for_notes_that_cannot_be_read() {
-    let mut seen = false;
-    for nth in 1..30 {
+    let changes: [fn(&mut Value); 2] = [
+        |notes| notes["of_a_later_version"] = json!(1),
+        |notes| *notes = json!({"parts": notes["pieces"]}),
+    ];
+    let mut seen = 0;
+    for nth in 1..60 {
         let world = world(21).await;
-        let die = Arc::new(DieAt::new("attachment.commit.before", nth));
+        let die = Arc::new(DieAt::new("attachment.commit.before", nth / 2 + 1));
         let first = world.start().await.unwrap();
         volume(&world, &first, "data").await;
         first.stop();
         world.leases_run_out().await;
         let engine = world.start_dying(&die).await.unwrap();
-        let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+        let mut lasting = with(&["data"]);
+        lasting["idle_duration"] = json!("1h");
+        let run = world.submit(&engine, "train", &lasting).await.unwrap();
         tokio::select! {
             () = engine.stopped() => {}
             () = world.pass(5 * MINUTE) => break,
         }
-        let is_noted = |row: &&OperationRow| {
-            let is_of_attachment = matches!(row.subject, EntityRef::Attachment(_));
-            is_of_attachment && row.kind == OperationKind::Create && row.state == OperationState::Done
-        };
-        let tables = world.store.tables();
-        let noted = tables.operations.values().find(is_noted).cloned();
-        let is_attaching = attachments(&world)
-            .iter()
-            .all(|row| row.status() == AttachmentStatus::Attaching);
-        let Some(mut noted) = noted.filter(|_| is_attaching) else {
+        let Some(row) = attachments(&world).pop() else {
             continue;
         };
-        seen = true;
-        let mut notes = noted.notes.as_deref().unwrap().clone();
-        notes["of_a_later_version"] = json!(1);
-        noted.notes = Some(Sealed::new(notes));
-        let mut changes = world.builder.changes(world.clock.now());
-        changes.intend(noted);
+        let subject = EntityRef::Attachment(row.id);
+        let is_done = |row: OperationRow| row.state == OperationState::Done;
+        let is_attached = world.creation_of(subject).is_some_and(is_done);
+        if !is_attached || row.status() != AttachmentStatus::Attaching {
+            continue;
+        }
+        seen += 1;
         world.leases_run_out().await;
-        world.store.commit(changes.into_commit()).await.unwrap();
+        let change = changes[nth as usize % 2];
+        world.change_notes_of_creation(subject, change).await.unwrap();
         let engine = world.start().await.unwrap();
         let (status, message) = ended(&world, &run, 15 * MINUTE).await;
         assert_eq!(status, RunStatus::Failed);
         let message = message.unwrap();
         assert!(message.contains("cannot read"), "{message}");
+        is_detached(&world, "it is detached").await;
         nothing_is_left(&world, &engine, &["data"], "").await;
     }
-    assert!(seen);
+    assert!(seen >= 2);
+}
+
+/// Nobody knows then whether it is attached: the cloud is asked when it is not wanted any more.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_being_attached_with_notes_that_cannot_be_read_is_detached() {
+    let world = world(24).await;
+    world.clouds.attaching_takes(5 * MINUTE);
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    let mut lasting = with(&["data"]);
+    lasting["idle_duration"] = json!("1h");
+    let run = world.submit(&engine, "train", &lasting).await.unwrap();
+    let is_asked = |world: &World| world.clouds.attached().len() == 1;
+    world
+        .until("it is asked for", 5 * MINUTE, is_asked)
+        .await
+        .unwrap();
+    world.pass(SECOND).await;
+    let subject = EntityRef::Attachment(attachments(&world)[0].id);
+    let unreadable = |notes: &mut Value| *notes = json!({"parts": notes["pieces"]});
+    world.change_notes_of_creation(subject, unreadable).await.unwrap();
+    let is_told = |world: &World| {
+        let reasons = attachments(world).into_iter();
+        let mut reasons = reasons.filter_map(|row| row.waiting_for().map(ToString::to_string));
+        reasons.any(|reason| reason.contains("start the version that made it"))
+    };
+    world.until("people see why", 2 * MINUTE, is_told).await.unwrap();
+    let (_, message) = ended(&world, &run, 15 * MINUTE).await;
+    let message = message.unwrap();
+    assert!(message.contains("not attached within 10 minutes"), "{message}");
+    world.clouds.attaching_takes(SECOND);
+    is_detached(&world, "it is detached").await;
+    nothing_is_left(&world, &engine, &["data"], "").await;
 }
 
 /// The server that drives the job is gone when another gives up to attach its volume.
@@ -929,4 +940,306 @@ async fn nobody_asks_for_the_volumes_of_instances_that_have_none() {
         .await
         .unwrap();
     assert_eq!(server.attachments_asked(), 0);
+}
+
+/// Volumes in two zones, of which a job wants any.
+async fn in_two_zones(world: &World, engine: &Engine) -> Value {
+    for (name, zone) in [("in-b", "b"), ("in-a", "a")] {
+        let there = json!({"availability_zone": zone});
+        world.made_volume(engine, name, &there).await.unwrap();
+    }
+    json!({"fleets": ["cloud"], "volumes": [{"name": ["in-b", "in-a"], "path": "/data"}]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_zone_of_a_volume_is_full_the_next_volume_is_taken() {
+    let world = world(25).await;
+    world
+        .clouds
+        .offer_in(&[("small", "here", &["a", "b"]), ("large", "here", &["b"])]);
+    let engine = world.start().await.unwrap();
+    let any = in_two_zones(&world, &engine).await;
+    world.clouds.full(&["small in b", "large"]);
+    world.hosts.script("train", LONG);
+    let run = world.submit(&engine, "train", &any).await.unwrap();
+    world.running(&run, 10 * MINUTE).await.unwrap();
+    assert_eq!(world.clouds.asked(), ["small", "large", "small"]);
+    let names: Vec<String> = attachments(&world).into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["in-a"], "the other is free again");
+    let place = instances(&world)[0].job_provisioning_data.clone().unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("a"));
+    world.delete_volume(&engine, "in-b").await.unwrap();
+    world.stop(&engine, &run, false).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["in-a"], "").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_all_zones_are_full_all_are_told_and_each_attempt_tries_all() {
+    let world = world(26).await;
+    world.clouds.offer_in(&[("small", "here", &["a", "b"])]);
+    let engine = world.start().await.unwrap();
+    let mut any = in_two_zones(&world, &engine).await;
+    world.clouds.full(&["small"]);
+    let run = world.submit(&engine, "once", &any).await.unwrap();
+    let status = world.finished(&run, 10 * MINUTE).await.unwrap();
+    assert_eq!(status, RunStatus::Failed);
+    let message = job(&world, &run).await;
+    let message = message.termination_reason_message().unwrap().to_owned();
+    assert!(message.contains("tried 2 of 2 offers, all failed"), "{message}");
+    assert!(is_free(&world));
+    any["retry"] = json!({"on_events": ["no-capacity"], "duration": "1h"});
+    world.hosts.script("again", LONG);
+    let run = world.submit(&engine, "again", &any).await.unwrap();
+    let tried = |world: &World| world.clouds.asked().len() >= 6;
+    world.until("two attempts", 30 * MINUTE, tried).await.unwrap();
+    world.clouds.full(&["small in b"]);
+    world.running(&run, 30 * MINUTE).await.unwrap();
+    assert_eq!(attachments(&world)[0].name, "in-a");
+    world.stop(&engine, &run, false).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["in-a", "in-b"], "").await;
+}
+
+/// A job takes other volumes, by an engine that is killed at a failpoint, and another that goes on.
+async fn killed_while_others_are_taken(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let when = format!("killed at {point} #{nth}");
+    let world = world(27).await;
+    world.clouds.offer_in(&[("small", "here", &["a", "b"])]);
+    let first = world.start().await.unwrap();
+    let mut any = in_two_zones(&world, &first).await;
+    any["idle_duration"] = json!("30s");
+    first.stop();
+    world.leases_run_out().await;
+    world.clouds.full(&["small in b"]);
+    let die = Arc::new(DieAt::new(point, nth));
+    let engine = world.start_dying(&die).await.unwrap();
+    let run = world.submit(&engine, "train", &any).await.unwrap();
+    let engine = world.after_death(engine, MINUTE).await.unwrap();
+    let status = world.finished(&run, 30 * MINUTE).await.unwrap();
+    assert_eq!(status, RunStatus::Done, "{when}");
+    assert_eq!(world.clouds.attachments_made(), (1, 0), "{when}");
+    nothing_is_left(&world, &engine, &["in-a", "in-b"], &when).await;
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_one_volume_or_the_other_is_taken_and_neither_is_left() {
+    let points = killed_everywhere(1..=2, killed_while_others_are_taken).await;
+    for wanted in ["claims.commit.before", "claims.commit.after"] {
+        assert!(points.contains(wanted), "{wanted} is not passed: {points:?}");
+    }
+}
+
+/// However long it was waited for a machine or for the volume, that was a use of it.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_unused_since_its_job_did_not_get_it() {
+    let world = world(28).await;
+    let engine = world.start().await.unwrap();
+    let id = volume(&world, &engine, "data").await;
+    world.clouds.never_ready(&["small"]);
+    let run = world.submit(&engine, "late", &with(&["data"])).await.unwrap();
+    let status = world.finished(&run, 30 * MINUTE).await.unwrap();
+    assert_eq!(status, RunStatus::Failed);
+    let used = |world: &World| volume_row(world, id).last_job_processed_at.unwrap();
+    let now = world.clock.now();
+    assert!(used(&world) + MINUTE > now, "no machine was made");
+    world.clouds.never_ready(&[]);
+    world.clouds.refuse_attachments(Some("no slot left"));
+    world.clouds.delays(Delays {
+        lookup: 90 * SECOND,
+        ..Delays::default()
+    });
+    let run = world.submit(&engine, "full", &with(&["data"])).await.unwrap();
+    let failed = |world: &World| {
+        let failed = |row: &AttachmentRow| row.status() == AttachmentStatus::Failed;
+        attachments(world).iter().any(failed) || world.status(run.id) == Some(RunStatus::Failed)
+    };
+    world.until("it is refused", 30 * MINUTE, failed).await.unwrap();
+    let now = world.clock.now();
+    assert!(used(&world) + 30 * SECOND > now, "it was not attached");
+    world.clouds.delays(Delays::default());
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Failed);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Servers before this one took the volumes of a job when its machine was there, and chose those of a container when it was asked for.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_waits_since_before_an_upgrade_gets_its_volumes() {
+    for in_container in [false, true] {
+        let world = world(29).await;
+        if in_container {
+            world.clouds.offer_containers(&["small"]);
+        }
+        world.clouds.never_ready(&["small"]);
+        let engine = world.start().await.unwrap();
+        volume(&world, &engine, "data").await;
+        let script = if in_container { "cloud-0" } else { "train" };
+        world.hosts.script(script, LONG);
+        let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+        world.until("it is begun", MINUTE, is_begun).await.unwrap();
+        engine.stop();
+        world.leases_run_out().await;
+        let mut changes = world.builder.changes(world.clock.now());
+        for row in attachments(&world) {
+            changes.remove_silently(row);
+        }
+        world.store.commit(changes.into_commit()).await.unwrap();
+        world.clouds.never_ready(&[]);
+        let engine = world.start().await.unwrap();
+        world.running(&run, 10 * MINUTE).await.unwrap();
+        let rows = attachments(&world);
+        assert_eq!((rows.len(), rows[0].handed_over), (1, in_container));
+        world.stop(&engine, &run, false).await.unwrap();
+        world.finished(&run, 10 * MINUTE).await.unwrap();
+        nothing_is_left(&world, &engine, &["data"], "").await;
+    }
+}
+
+/// How long the next job waits counts from when the one that has the volume began to end, not from when it lets go.
+#[tokio::test(start_paused = true)]
+async fn no_machine_is_made_for_the_volume_of_a_job_that_takes_its_time_to_end() {
+    let world = world(30).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    world.hosts.script("first", LONG);
+    let first = world.submit(&engine, "first", &with(&["data"])).await.unwrap();
+    world.running(&first, 10 * MINUTE).await.unwrap();
+    world.hosts.cut_off(true);
+    world.stop(&engine, &first, false).await.unwrap();
+    world.pass(2 * MINUTE).await;
+    let is_attached = |row: &AttachmentRow| row.status() == AttachmentStatus::Attached;
+    assert!(
+        attachments(&world).iter().all(is_attached),
+        "nobody can be asked to end it"
+    );
+    let next = world.submit(&engine, "next", &with(&["data"])).await.unwrap();
+    let waits = |world: &World| world.clouds.asked().len() == 1;
+    world
+        .throughout("it costs nothing", 2 * MINUTE, waits)
+        .await
+        .unwrap();
+    world.hosts.cut_off(false);
+    assert_eq!(ended(&world, &next, 20 * MINUTE).await.0, RunStatus::Done);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// Ten minutes, however much of that the job took until it let go, and although its cloud does not do it at all.
+#[tokio::test(start_paused = true)]
+async fn the_wait_for_a_volume_is_bounded_from_when_the_job_began_to_end_that_has_it() {
+    let world = world(34).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    let mut held = with(&["data"]);
+    held["stop_duration"] = json!("off");
+    world.hosts.script("first", LONG);
+    let first = world.submit(&engine, "first", &held).await.unwrap();
+    world.running(&first, 10 * MINUTE).await.unwrap();
+    world.clouds.detaching_hangs(true);
+    world.hosts.cut_off(true);
+    world.stop(&engine, &first, false).await.unwrap();
+    let began = world.clock.now();
+    world.pass(4 * MINUTE).await;
+    world.hosts.cut_off(false);
+    world.pass(MINUTE).await;
+    let next = world.submit(&engine, "next", &with(&["data"])).await.unwrap();
+    let (status, message) = ended(&world, &next, 20 * MINUTE).await;
+    assert_eq!(status, RunStatus::Failed);
+    let message = message.unwrap();
+    let expected = "Failed to attach volume: data: cloud-0 has not let go of it for 10 minutes";
+    assert!(message.starts_with(expected), "{message}");
+    let took = world.clock.now().since(began);
+    assert!(
+        took >= 10 * MINUTE && took < 10 * MINUTE + 30 * SECOND,
+        "{took:?}"
+    );
+    assert_eq!(world.clouds.asked().len(), 1, "it has cost nothing");
+    world.clouds.detaching_hangs(false);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_on_its_way_to_a_job_that_is_over_turns_back() {
+    let world = world(31).await;
+    let engine = world.start().await.unwrap();
+    let id = volume(&world, &engine, "data").await;
+    let idle = json!({"fleets": ["cloud"], "idle_duration": "1h"});
+    let warm = world.submit(&engine, "warm", &idle).await.unwrap();
+    assert_eq!(world.finished(&warm, 10 * MINUTE).await.unwrap(), RunStatus::Done);
+    engine.stop();
+    world.leases_run_out().await;
+    let (row, now) = (volume_row(&world, id), world.clock.now());
+    let made = row.provisioning_data.clone().unwrap();
+    let (instance, job) = (instances(&world).pop().unwrap(), job(&world, &warm).await);
+    let key = world.builder.random.uuid().into();
+    let late = AttachmentRow::wanted(key, (&row, &made), (&instance, job.id), false, now);
+    let mut changes = world.builder.changes(now);
+    changes.insert_silently(late);
+    world.store.commit(changes.into_commit()).await.unwrap();
+    let engine = world.start().await.unwrap();
+    is_detached(&world, "it is free").await;
+    assert_eq!(world.clouds.attachments_made(), (0, 0));
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// It is woken when the machine is there: nothing is written meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_waits_for_a_machine_is_not_looked_at_again_and_again() {
+    let world = world(32).await;
+    let engine = world.start().await.unwrap();
+    volume(&world, &engine, "data").await;
+    world.clouds.never_ready(&["small"]);
+    world.hosts.script("train", LONG);
+    let run = world.submit(&engine, "train", &with(&["data"])).await.unwrap();
+    world.until("it is begun", MINUTE, is_begun).await.unwrap();
+    world.pass(8 * MINUTE).await;
+    let looks = attachments(&world)[0].version;
+    assert!(looks <= 4, "{looks}");
+    world.clouds.never_ready(&[]);
+    world.running(&run, MINUTE).await.unwrap();
+    world.stop(&engine, &run, false).await.unwrap();
+    assert_eq!(ended(&world, &run, 10 * MINUTE).await.0, RunStatus::Terminated);
+    nothing_is_left(&world, &engine, &["data"], "").await;
+}
+
+/// A host is given no task of which a mount point has no volume.
+#[tokio::test(start_paused = true)]
+async fn a_task_without_one_of_its_volumes_is_refused() {
+    let world = world(33).await;
+    let engine = world.start().await.unwrap();
+    for name in ["data", "more"] {
+        volume(&world, &engine, name).await;
+    }
+    world.hosts.script("train", LONG);
+    let run = world
+        .submit(&engine, "train", &with(&["data", "more"]))
+        .await
+        .unwrap();
+    world.running(&run, 10 * MINUTE).await.unwrap();
+    let id = job(&world, &run).await.id;
+    let mut snapshot = world.store.job(id).await.unwrap().unwrap();
+    let of = |snapshot: &JobSnapshot| {
+        let image = Image {
+            name: "image".to_owned(),
+            credentials: None,
+        };
+        let access = Access {
+            ssh_keys: SshKeys::default(),
+            runner_token: Secret::from("token".to_owned()),
+        };
+        task_config(snapshot, image, access)
+    };
+    let task = of(&snapshot).unwrap();
+    let mounts: Vec<_> = task
+        .volume_mounts
+        .iter()
+        .map(|mount| (mount.name.as_str(), mount.path.as_str()))
+        .collect();
+    assert_eq!(mounts, [("data", "/data0"), ("more", "/data1")]);
+    assert_eq!(task.volumes.len(), 2);
+    snapshot.attachments.retain(|row| row.name != "more");
+    assert_eq!(
+        of(&snapshot).unwrap_err(),
+        "Failed to attach volume: more was not kept for the job"
+    );
 }

@@ -532,6 +532,28 @@ async fn a_machine_that_is_taken_away_ends_in_time_whatever_its_jobs_do() {
         .unwrap();
 }
 
+/// What is in a region that does not answer is not lost, and not well either: it goes on until the region tells.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_a_region_that_is_away_goes_on() {
+    let world = world(23, &["small"]).await;
+    let engine = world.start().await.unwrap();
+    let (run, instance) = long_job(&world, &engine).await;
+    let region = instance.job_provisioning_data.as_deref().unwrap().region.clone();
+    world.pass(2 * MINUTE).await;
+    world.clouds.take_region_away(&region, true);
+    world.clouds.lose(instance.id);
+    world.hosts.lose(instance.id);
+    let is_there = |world: &World| instances(world).pop().unwrap().termination_reason().is_none();
+    world
+        .throughout("nobody knows that it is gone", MINUTE, is_there)
+        .await
+        .unwrap();
+    world.clouds.take_region_away(&region, false);
+    assert_eq!(world.finished(&run, 3 * MINUTE).await.unwrap(), RunStatus::Failed);
+    let ended = instances(&world).pop().unwrap();
+    assert_eq!(ended.termination_reason_message(), Some("the machine is gone"));
+}
+
 /// That a cloud does not tell just now takes nothing back that it has said.
 #[tokio::test(start_paused = true)]
 async fn a_notice_stands_while_the_cloud_does_not_tell() {

@@ -6,11 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
-use dstack_model::volumes::VolumeStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::CONTAINER_LOST;
@@ -181,16 +179,6 @@ async fn the_jobs_of_a_group_that_breaks_are_told_why() {
     nothing_is_left(&world, 5 * MINUTE, "").await;
 }
 
-/// A volume that is made.
-async fn volume(world: &World, engine: &Engine, name: &str) {
-    let id = world.submit_volume(engine, name, &json!({})).await.unwrap();
-    let is_made = |world: &World| {
-        let volumes = world.store.tables().volumes;
-        volumes.get(&id).unwrap().status() == VolumeStatus::Active
-    };
-    world.until("the volume", 5 * MINUTE, is_made).await.unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
     let world = world(10, &["small"]).await;
@@ -199,7 +187,7 @@ async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
     }
     let engine = world.start().await.unwrap();
     let own = json!({"fleets": ["cloud"], "nodes": 2, "volumes": ["data-${{ dstack.node_rank }}:/data"]});
-    volume(&world, &engine, "data-0").await;
+    world.made_volume(&engine, "data-0", &json!({})).await.unwrap();
     let lacking = world.submit(&engine, "lacking", &own).await.unwrap();
     let status = world.finished(&lacking, 5 * MINUTE).await.unwrap();
     assert_eq!(status, RunStatus::Failed);
@@ -212,7 +200,7 @@ async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
         assert_eq!(told, expected);
     }
     assert!(world.clouds.asked().is_empty(), "the second node has no volume");
-    volume(&world, &engine, "data-1").await;
+    world.made_volume(&engine, "data-1", &json!({})).await.unwrap();
     let run = world.submit(&engine, "train", &own).await.unwrap();
     world.running(&run, 5 * MINUTE).await.unwrap();
     let mounted: Vec<_> = world
@@ -242,6 +230,53 @@ async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
         .await
         .unwrap();
     for name in ["data-0", "data-1"] {
+        world.delete_volume(&engine, name).await.unwrap();
+    }
+    nothing_is_left(&world, 5 * MINUTE, "").await;
+}
+
+/// Each node names a volume in either zone: all of them go to the second, with its volumes, where the first is full.
+#[tokio::test(start_paused = true)]
+async fn where_a_zone_is_full_all_nodes_of_a_group_take_their_next_volumes() {
+    let world = world(12, &[]).await;
+    world
+        .clouds
+        .offer_containers_in(&[("small", "here", &["b"]), ("large", "here", &["a"])]);
+    world.clouds.full(&["small"]);
+    for name in ["cloud-0", "cloud-1"] {
+        world.hosts.script(name, LONG);
+    }
+    let engine = world.start().await.unwrap();
+    for node in 0..2 {
+        for zone in ["b", "a"] {
+            let there = json!({"availability_zone": zone});
+            let name = format!("data-{node}-{zone}");
+            world.made_volume(&engine, &name, &there).await.unwrap();
+        }
+    }
+    let names = ["b", "a"].map(|zone| format!("data-${{{{ dstack.node_rank }}}}-{zone}"));
+    let own = json!({"fleets": ["cloud"], "nodes": 2, "volumes": [{"name": names, "path": "/data"}]});
+    let run = world.submit(&engine, "train", &own).await.unwrap();
+    world.running(&run, 5 * MINUTE).await.unwrap();
+    assert_eq!(world.clouds.asked(), ["small", "large"]);
+    let workloads = world.clouds.workloads_of_group().into_iter();
+    let mut mounted = workloads
+        .flat_map(|workload| workload.volumes)
+        .map(|one| one.name);
+    assert_eq!(
+        (mounted.next(), mounted.next()),
+        (Some("data-0-a".to_owned()), Some("data-1-a".to_owned()))
+    );
+    let taken = world.store.tables().attachments;
+    assert!(taken.len() == 2 && taken.values().all(|row| row.name.ends_with("-a")));
+    world.stop(&engine, &run, false).await.unwrap();
+    world.finished(&run, 5 * MINUTE).await.unwrap();
+    let are_free = |world: &World| world.store.tables().attachments.is_empty();
+    world
+        .until("the volumes are free", 5 * MINUTE, are_free)
+        .await
+        .unwrap();
+    for name in ["data-0-a", "data-0-b", "data-1-a", "data-1-b"] {
         world.delete_volume(&engine, name).await.unwrap();
     }
     nothing_is_left(&world, 5 * MINUTE, "").await;

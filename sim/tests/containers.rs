@@ -8,7 +8,6 @@ use std::time::Duration;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobTerminationReason, RunStatus};
-use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::{CONTAINER_LOST, SOLD_OUT};
 use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
@@ -149,12 +148,7 @@ async fn a_container_is_made_with_all_that_its_job_needs() {
 async fn a_container_is_made_with_the_volumes_of_its_job_or_not_at_all() {
     let world = world(12, &["small"]).await;
     let engine = world.start().await.unwrap();
-    let id = world.submit_volume(&engine, "data", &json!({})).await.unwrap();
-    let is_made = |world: &World| {
-        let volumes = world.store.tables().volumes;
-        volumes.get(&id).unwrap().status() == VolumeStatus::Active
-    };
-    world.until("the volume", 5 * MINUTE, is_made).await.unwrap();
+    world.made_volume(&engine, "data", &json!({})).await.unwrap();
     let with = |name: &str| json!({"fleets": ["cloud"], "volumes": [format!("{name}:/data")]});
     let run = world.submit(&engine, "train", &with("data")).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);

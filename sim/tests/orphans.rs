@@ -12,7 +12,6 @@ use dstack_engine::failpoint::{DieAt, NoFailpoints};
 use dstack_engine::{Engine, EngineDeps};
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::RunStatus;
-use dstack_model::volumes::VolumeStatus;
 use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Clouds, Faults, Script, World, invariants, killed_everywhere};
@@ -112,13 +111,8 @@ async fn in_use(world: &World, engine: &Engine) -> (RunRow, VolumeId) {
     };
     world.hosts.script("train", script);
     let run = world.submit(engine, "train", &in_cloud()).await.unwrap();
-    let volume = world.submit_volume(engine, "data", &json!({})).await.unwrap();
+    let volume = world.made_volume(engine, "data", &json!({})).await.unwrap();
     world.running(&run, 10 * MINUTE).await.unwrap();
-    let is_made = |world: &World| {
-        let volumes = world.store.tables().volumes;
-        volumes.get(&volume).unwrap().status() == VolumeStatus::Active
-    };
-    world.until("the volume", 10 * MINUTE, is_made).await.unwrap();
     (run, volume)
 }
 

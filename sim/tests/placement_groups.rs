@@ -14,8 +14,8 @@ use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_plan::orphans::{Policy, Removes};
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
-use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, PlacementGroupRow};
-use dstack_store::{EngineStore, EntityRef, Sealed};
+use dstack_store::EntityRef;
+use dstack_store::rows::{InstanceRow, PlacementGroupRow};
 use dstack_units::FleetId;
 use serde_json::{Value, json};
 
@@ -302,19 +302,6 @@ async fn a_machine_is_asked_for_as_soon_as_its_group_is_there() {
     world.until("a machine", 2 * lookup, asked).await.unwrap();
 }
 
-/// As a later version may have written it down: of what that adds this one knows nothing. What its backend has noted is the same.
-async fn add_to_notes_of_creation(world: &World, subject: EntityRef, added: &str) {
-    let of_creation = |row: &&OperationRow| row.subject == subject && row.kind == OperationKind::Create;
-    let tables = world.store.tables();
-    let mut row = tables.operations.values().find(of_creation).unwrap().clone();
-    let mut notes = row.notes.as_deref().unwrap().clone();
-    notes[added] = json!(1);
-    row.notes = Some(Sealed::new(notes));
-    let mut changes = world.builder.changes(world.clock.now());
-    changes.intend(row);
-    world.store.commit(changes.into_commit()).await.unwrap();
-}
-
 /// The server is replaced by one of an earlier version when the group has just been made: it goes with its fleet all the same.
 #[tokio::test(start_paused = true)]
 async fn a_group_whose_notes_cannot_be_read_goes_with_its_fleet() {
@@ -326,7 +313,8 @@ async fn a_group_whose_notes_cannot_be_read_goes_with_its_fleet() {
     assert!(die.fired() && world.clouds.placement_groups().len() == 1);
     world.leases_run_out().await;
     let group = EntityRef::PlacementGroup(groups(&world, id)[0].id);
-    add_to_notes_of_creation(&world, group, "of_a_later_version").await;
+    let added = world.add_to_notes_of_creation(group, "of_a_later_version");
+    added.await.unwrap();
     let engine = world.start().await.unwrap();
     world.pass(MINUTE).await;
     world.end_fleet(&engine, id, None).await.unwrap();

@@ -11,7 +11,6 @@
 use std::time::Duration;
 
 use dstack_engine::{EngineError, Identity};
-use dstack_model::events::EventTargetType;
 use dstack_model::runs::RunStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Script, Server, World, invariants};
@@ -23,17 +22,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// How often the run reached an end.
 fn ends(world: &World, run: &RunRow) -> usize {
-    let id = run.id.to_string();
-    let tables = world.store.tables();
-    let of_run = tables.events.iter().filter(|event| {
-        event
-            .targets
-            .iter()
-            .any(|target| target.entity_type == EventTargetType::Run && target.entity_id == id)
-    });
-    of_run
-        .filter(|event| event.message.starts_with("Run status changed TERMINATING -> "))
-        .count()
+    let told = world.messages_about(EntityRef::Run(run.id));
+    let ends = |text: &&String| text.starts_with("Run status changed TERMINATING -> ");
+    told.iter().filter(ends).count()
 }
 
 async fn all_done_once(world: &World, runs: &[RunRow]) {

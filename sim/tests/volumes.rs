@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
-use dstack_model::events::EventTargetType;
 use dstack_model::volumes::VolumeStatus;
 use dstack_sim::clouds::Delays;
 use dstack_sim::{Faults, World, invariants, killed_everywhere};
-use dstack_store::rows::{OperationKind, OperationRow, VolumeRow};
-use dstack_store::{EngineStore, EntityRef, Sealed};
+use dstack_store::EntityRef;
+use dstack_store::rows::VolumeRow;
 use dstack_units::VolumeId;
 use serde_json::json;
 
@@ -41,26 +40,11 @@ async fn is_deleted(world: &World, id: VolumeId, when: &str) {
     world.throughout(&what, 10 * MINUTE, nothing).await.unwrap();
 }
 
-fn messages(world: &World) -> Vec<String> {
-    let about_volumes = |tables: &dstack_store::memory::Tables| {
-        let events = tables.events.iter();
-        let of_volumes = events.filter(|event| {
-            event
-                .targets
-                .iter()
-                .any(|to| to.entity_type == EventTargetType::Volume)
-        });
-        of_volumes.map(|event| event.message.clone()).collect()
-    };
-    world.store.read(about_volumes)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_made_and_deleted_and_its_events_tell_of_it() {
     let world = World::new(1, 1).await.unwrap();
     let engine = world.start().await.unwrap();
-    let id = world.submit_volume(&engine, "data", &json!({})).await.unwrap();
-    has_status(&world, id, VolumeStatus::Active).await;
+    let id = world.made_volume(&engine, "data", &json!({})).await.unwrap();
     let made = row(&world, id).provisioning_data.unwrap();
     assert_eq!((made.volume_id.as_str(), made.price), ("vol-1", Some(8.0)));
     assert_eq!(world.clouds.disks(), [id]);
@@ -70,7 +54,7 @@ async fn a_volume_is_made_and_deleted_and_its_events_tell_of_it() {
     world.delete_volume(&engine, "data").await.unwrap();
     is_deleted(&world, id, "after it was deleted").await;
     assert_eq!(
-        messages(&world),
+        world.messages_about(EntityRef::Volume(id)),
         [
             "Volume created. Status: SUBMITTED",
             "Volume status changed SUBMITTED -> ACTIVE",
@@ -92,8 +76,7 @@ async fn a_refused_volume_fails_with_the_reason_and_external_ones_are_left_in_th
         Some("no capacity: no disk left")
     );
     let external = json!({"volume_id": "vol-1", "size": null});
-    let external = world.submit_volume(&engine, "old", &external).await.unwrap();
-    has_status(&world, external, VolumeStatus::Active).await;
+    let external = world.made_volume(&engine, "old", &external).await.unwrap();
     let known = row(&world, external).provisioning_data.unwrap();
     assert_eq!(known.price, None, "it is paid for elsewhere");
     for name in ["data", "old"] {
@@ -109,13 +92,17 @@ async fn a_volume_that_nobody_uses_is_deleted_after_its_time() {
     let world = World::new(3, 1).await.unwrap();
     let engine = world.start().await.unwrap();
     let unused = json!({"auto_cleanup_duration": "1h"});
-    let id = world.submit_volume(&engine, "data", &unused).await.unwrap();
-    has_status(&world, id, VolumeStatus::Active).await;
+    let id = world.made_volume(&engine, "data", &unused).await.unwrap();
     let kept = |world: &World| !row(world, id).to_be_deleted;
     world.throughout("it is kept", 50 * MINUTE, kept).await.unwrap();
     is_deleted(&world, id, "after an hour").await;
     let expected = "Volume marked for deletion due to exceeding auto_cleanup_duration";
-    assert!(messages(&world).iter().any(|text| text == expected));
+    assert!(
+        world
+            .messages_about(EntityRef::Volume(id))
+            .iter()
+            .any(|text| text == expected)
+    );
 }
 
 /// Nobody knows then whether the disk is there: neither may it be forgotten, nor made again.
@@ -189,8 +176,7 @@ async fn clouds_that_are_not_known_now_or_not_configured_are_waited_for() {
 async fn a_removal_that_fails_for_hours_is_repeated_once_a_minute_across_restarts() {
     let world = World::new(5, 1).await.unwrap();
     let engine = world.start().await.unwrap();
-    let id = world.submit_volume(&engine, "data", &json!({})).await.unwrap();
-    has_status(&world, id, VolumeStatus::Active).await;
+    let id = world.made_volume(&engine, "data", &json!({})).await.unwrap();
     world.clouds.faults(Faults {
         lost_call: 1.0,
         ..Faults::default()
@@ -224,19 +210,6 @@ async fn a_removal_that_fails_for_hours_is_repeated_once_a_minute_across_restart
     is_deleted(&world, id, "once the cloud answers again").await;
 }
 
-/// As a later version may have written it down: of what that adds this one knows nothing. What its backend has noted is the same.
-async fn add_to_notes_of_creation(world: &World, subject: EntityRef, added: &str) {
-    let of_creation = |row: &&OperationRow| row.subject == subject && row.kind == OperationKind::Create;
-    let tables = world.store.tables();
-    let mut row = tables.operations.values().find(of_creation).unwrap().clone();
-    let mut notes = row.notes.as_deref().unwrap().clone();
-    notes[added] = json!(1);
-    row.notes = Some(Sealed::new(notes));
-    let mut changes = world.builder.changes(world.clock.now());
-    changes.intend(row);
-    world.store.commit(changes.into_commit()).await.unwrap();
-}
-
 /// The server is replaced by one of an earlier version when the disk has just been made: it can delete it all the same.
 #[tokio::test(start_paused = true)]
 async fn a_volume_whose_notes_cannot_be_read_is_deleted_and_its_disk_with_it() {
@@ -247,7 +220,8 @@ async fn a_volume_whose_notes_cannot_be_read_is_deleted_and_its_disk_with_it() {
     engine.stopped().await;
     assert!(die.fired() && world.clouds.disks() == [id]);
     world.leases_run_out().await;
-    add_to_notes_of_creation(&world, EntityRef::Volume(id), "of_a_later_version").await;
+    let added = world.add_to_notes_of_creation(EntityRef::Volume(id), "of_a_later_version");
+    added.await.unwrap();
     let engine = world.start().await.unwrap();
     let waits = |world: &World| {
         let row = row(world, id);

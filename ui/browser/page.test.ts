@@ -150,16 +150,33 @@ test("what is typed into an editor stands there, and is kept until it is applied
   expect(await page.getByText("This is what you have not applied yet").count()).toBe(0);
 });
 
-test("a run is taken into the editor, and not into the address", async () => {
+test("a run is taken into the editor, and into nothing that the browser keeps", async () => {
   const id = await server.submit("confidential", ["true # the password is xyzzy"]);
   await server.until(id, "done");
   const page = await open(`/projects/main/runs/${id}`);
-  await button(page, "Edit and run").click();
+  await page.getByRole("link", { name: "Edit and run", exact: true }).click();
   await heading(page, "Launch");
-  await page.getByText("the password is xyzzy").waitFor();
-  expect(page.url()).toBe(`${server.url}/runs/launch?project_name=main`);
+  const password = page.getByText("the password is xyzzy");
+  await password.waitFor();
+  expect(page.url()).toBe(`${server.url}/runs/launch?project_name=main&from=main%2F${id}`);
+  const isKept = () => page.evaluate(() => JSON.stringify([history.state, { ...sessionStorage }, { ...localStorage }]).includes("xyzzy"));
+  expect(await isKept()).toBe(false);
   await page.reload();
-  await page.getByText("the password is xyzzy").waitFor();
+  await password.waitFor();
+  // What is written is kept by the tab, apart from what was started from something else, until one signs out.
+  await page.getByRole("textbox", { name: "Configuration" }).click();
+  await page.keyboard.press("Control+End");
+  await page.keyboard.type("# mine");
+  await expect.poll(isKept).toBe(true);
+  await button(page, "service").click();
+  await password.waitFor({ state: "detached" });
+  expect(new URL(page.url()).search).toBe("?project_name=main&kind=service");
+  await page.goBack();
+  await page.getByText("This is what you have not applied yet").waitFor();
+  await page.getByText("# mine").waitFor();
+  await page.getByRole("link", { name: "Sign out" }).click();
+  await heading(page, "Sign in to dstack");
+  expect(await isKept()).toBe(false);
 });
 
 test("links into the page work, and so does going back", async () => {
@@ -451,20 +468,25 @@ test("a server that goes away is missed, and found again", async () => {
   await server.until(id, "done");
 });
 
-test("a server that has too much to do is waited for", async () => {
-  const id = await server.submit("patient", ["true"]);
+test.each([
+  { status: 429, text: "The server is busy with many" },
+  { status: 503, text: "The disk of the database is full" },
+])("a server that asks with $status to wait is waited for, and says why", async ({ status, text }) => {
+  const id = await server.submit(`patient-${status}`, ["true"]);
   await server.until(id, "done");
   const page = await open("/healthcheck");
   let asked = 0;
   await page.route("**/runs/get", (route) => {
     asked += 1;
-    return asked === 1 ? route.fulfill({ status: 503, headers: { "Retry-After": "1" }, json: { detail: [{ msg: "busy", code: null }] } }) : route.continue();
+    return asked <= 6 ? route.fulfill({ status, headers: { "Retry-After": "1" }, json: { detail: text } }) : route.continue();
   });
   await page.goto(`${server.url}/projects/main/runs/${id}`);
+  await page.getByText(text).waitFor();
   const first = page.getByRole("heading", { level: 1 });
   await first.waitFor();
-  expect(await first.textContent()).toBe("patient");
-  expect(asked).toBeGreaterThan(1);
+  expect(await first.textContent()).toBe(`patient-${status}`);
+  await page.getByText(text).waitFor({ state: "detached" });
+  expect(asked).toBeGreaterThan(6);
 });
 
 test("the page works below another path, and asks nobody else", async () => {

@@ -5,9 +5,11 @@ import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { ApiError, post, ServerLost, useTokenFrom } from "./api/client";
+import { MOST_WAIT_MS } from "./api/patience";
 import { me } from "./api/queries";
 import { mayRetry, retryDelay } from "./api/retry";
 import { serverWasLost } from "./connection";
+import { forgetAfter, tabStorage } from "./logic/kept-draft";
 import { followTheme } from "./preferences";
 import { makeRouter } from "./router";
 import { session } from "./session";
@@ -19,7 +21,7 @@ useTokenFrom(session.token);
 /** What concerns the whole page: a lost server, a token that is not good any more. */
 function onError(error: unknown): void {
   if (error instanceof ServerLost) serverWasLost(client);
-  if (error instanceof ApiError && error.ends(session.token())) session.signOut();
+  if (error instanceof ApiError && error.ends(session.token())) session.expire();
 }
 
 const client = new QueryClient({
@@ -39,13 +41,18 @@ const router = makeRouter(client);
 /** After another token came, as from another tab: what was read as another user is forgotten. */
 async function forgetOthers(): Promise<void> {
   const before = client.getQueryData(me().queryKey);
-  const now = await post("/api/users/get_my_user").catch(() => undefined);
+  // Read, and not done: where it fails, what is shown is forgotten at once.
+  const now = await post("/api/users/get_my_user", { signal: AbortSignal.timeout(MOST_WAIT_MS) }).catch(() => undefined);
   if (now === undefined || now.id !== before?.id) await client.resetQueries();
 }
+
+const forgetOfOthers = () => forgetAfter(tabStorage(), session.signedOut());
+forgetOfOthers();
 
 // Signed out here or in another tab: sign in, and come back.
 let token = session.token();
 session.subscribe(() => {
+  forgetOfOthers();
   const before = token;
   token = session.token();
   if (token !== null) {

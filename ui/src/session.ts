@@ -3,6 +3,8 @@
 import { useSyncExternalStore } from "react";
 
 const KEY = "dstack.token";
+/** The last time that somebody signed out, for tabs that have something to forget. */
+const SIGNED_OUT = "dstack.signed-out";
 const listeners = new Set<() => void>();
 
 /** Storage that may be switched off: then a session lasts as long as the page. */
@@ -27,10 +29,33 @@ function write(token: string | null): void {
   for (const listener of listeners) listener();
 }
 
+/** Notes that somebody signed out, before anybody hears that the token is gone. */
+function noteSignedOut(): void {
+  try {
+    localStorage.setItem(SIGNED_OUT, new Date().toISOString());
+  } catch {
+    // Then no other tab has the session either.
+  }
+}
+
 export const session = {
   token: read,
   signIn: (token: string) => write(token),
-  signOut: () => write(null),
+  /** The token is not good any more: who signs in again goes on where they were. */
+  expire: () => write(null),
+  /** Somebody leaves: nothing of theirs stays in any tab. */
+  signOut: () => {
+    noteSignedOut();
+    write(null);
+  },
+  /** Which signing out was the last; unset where there was none. */
+  signedOut: (): string | null => {
+    try {
+      return localStorage.getItem(SIGNED_OUT);
+    } catch {
+      return null;
+    }
+  },
   subscribe(listener: () => void): () => void {
     listeners.add(listener);
     const onStorage = (event: StorageEvent) => {

@@ -1,8 +1,12 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { changedSince, ChangedMeanwhile } from "../src/logic/edits";
-import { forgetDrafts, keepDraft, keptDraft, type Store } from "../src/logic/kept-draft";
+import { draftName, forgetAfter, forgetDrafts, keepDraft, keptDraft, type Store } from "../src/logic/kept-draft";
 import { opensPalette } from "../src/logic/keys";
 import { mayReload } from "../src/logic/reload";
+import { keyOf, searchOf, type Start, startOf } from "../src/logic/start";
+import { session } from "../src/session";
+
+const RUN = "11111111-2222-4333-8444-555555555555";
 
 /** Storage of a tab, with room for so many characters. */
 function tab(room = 1000): Store & { all: Map<string, string> } {
@@ -22,14 +26,40 @@ function tab(room = 1000): Store & { all: Map<string, string> } {
   };
 }
 
-test("what is written outlives the page, where it started from the same", () => {
+test("what is written outlives the page, until it says what it started from", () => {
   const store = tab();
-  keepDraft(store, "me launch", "type: task", "type: task\nname: x");
-  expect(keptDraft(store, "me launch", "type: task")).toBe("type: task\nname: x");
-  expect(keptDraft(store, "me launch", "type: service")).toBeNull();
-  expect(keptDraft(store, "another launch", "type: task")).toBeNull();
-  keepDraft(store, "me launch", "type: task", "type: task");
+  keepDraft(store, "a", "type: task", "type: task\nname: x");
+  expect(keptDraft(store, "a")).toBe("type: task\nname: x");
+  keepDraft(store, "a", "type: task", "type: task");
   expect(store.all.size).toBe(0);
+});
+
+test("what started from something else, elsewhere or by another user is another draft", () => {
+  const store = tab();
+  const names = [
+    draftName("me", "Launch", keyOf({ kind: "template", name: "task" })),
+    draftName("me", "Launch", keyOf({ kind: "template", name: "service" })),
+    draftName("me", "Launch", keyOf({ kind: "project's template", name: "task" })),
+    draftName("me", "Launch", keyOf({ kind: "run", project: "main", id: RUN })),
+    draftName("me", "Launch", keyOf({ kind: "run", project: "other", id: RUN })),
+    draftName("me", "Launch", keyOf({ kind: "text", yaml: "type: task" })),
+    draftName("me", "Add fleet", "fleet"),
+    draftName("you", "Launch", keyOf({ kind: "template", name: "task" })),
+  ];
+  names.forEach((name, at) => keepDraft(store, name, "", `draft ${at}`));
+  expect(names.map((name) => keptDraft(store, name))).toEqual(names.map((_, at) => `draft ${at}`));
+});
+
+test("a start stands in the address, and the text of a run does not", () => {
+  const templates = ["task", "service"];
+  const starts: Start[] = [{ kind: "template", name: "service" }, { kind: "project's template", name: "7" }, { kind: "run", project: "main", id: RUN }, { kind: "text", yaml: "type: task" }];
+  for (const start of starts) expect(startOf(searchOf(start), templates)).toEqual(start);
+  expect(searchOf({ kind: "run", project: "main", id: RUN })).toEqual({ from: `main/${RUN}` });
+  // As the address is read: names of digits are numbers.
+  expect(startOf({ template: 7 }, templates)).toEqual({ kind: "project's template", name: "7" });
+  for (const nothing of [{}, { kind: "constructor" }, { from: "../x" }, { from: `a/b/${RUN}` }, { from: 1, yaml: null, template: {} }]) {
+    expect(startOf(nothing, templates), JSON.stringify(nothing)).toEqual({ kind: "template", name: "task" });
+  }
 });
 
 test("who signs out leaves no draft", () => {
@@ -40,14 +70,47 @@ test("who signs out leaves no draft", () => {
   expect([...store.all]).toEqual([["other", "stays"]]);
 });
 
+test("who signs out in one tab leaves no draft in another, also where that one is brought back later", () => {
+  const store = tab();
+  const write = () => keepDraft(store, "a", "", "password: x");
+  write();
+  forgetAfter(store, null);
+  expect(keptDraft(store, "a")).toBe("password: x");
+  forgetAfter(store, "2026-03-01");
+  expect(keptDraft(store, "a")).toBeNull();
+  // What was written since stays, also where the token expires, until somebody signs out again.
+  write();
+  forgetAfter(store, "2026-03-01");
+  expect(keptDraft(store, "a")).toBe("password: x");
+  forgetAfter(store, "2026-03-02");
+  expect(keptDraft(store, "a")).toBeNull();
+  forgetAfter(null, "2026-03-02");
+});
+
+test("a session that expires is noted as no signing out", () => {
+  const kept = tab();
+  vi.stubGlobal("localStorage", kept);
+  session.signIn("token");
+  session.expire();
+  expect([session.token(), session.signedOut()]).toEqual([null, null]);
+  let heard: unknown;
+  session.signIn("token");
+  vi.stubGlobal("addEventListener", () => undefined);
+  vi.stubGlobal("removeEventListener", () => undefined);
+  const stop = session.subscribe(() => (heard = [session.token(), session.signedOut() !== null]));
+  session.signOut();
+  expect(heard).toEqual([null, true]);
+  stop();
+  vi.unstubAllGlobals();
+});
+
 test("without storage, or room in it, a draft lasts as long as the page", () => {
   keepDraft(null, "a", "", "text");
-  expect(keptDraft(null, "a", "")).toBeNull();
+  expect(keptDraft(null, "a")).toBeNull();
   const store = tab(10);
   keepDraft(store, "a", "", "longer than there is room for");
-  expect(keptDraft(store, "a", "")).toBeNull();
-  store.all.set("dstack.draft.a", "no JSON");
-  expect(keptDraft(store, "a", "")).toBeNull();
+  expect(keptDraft(store, "a")).toBeNull();
+  forgetAfter(tab(0), "2026-03-01");
 });
 
 test("what somebody else has changed meanwhile is named", () => {

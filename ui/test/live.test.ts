@@ -1,7 +1,9 @@
-import { expect, test } from "vitest";
+import { InfiniteQueryObserver, QueryClient } from "@tanstack/react-query";
+import { expect, test, vi } from "vitest";
+import { ApiError } from "../src/api/errors";
 import type { Event, Metric } from "../src/api/types";
 import { chatDelta, serverSentData } from "../src/logic/chat";
-import { withHead } from "../src/logic/live";
+import { readsOn, withHead } from "../src/logic/live";
 import { charts } from "../src/logic/metrics";
 import { phases } from "../src/logic/timeline";
 
@@ -110,4 +112,32 @@ test("answers of models come in pieces that are cut anywhere", async () => {
   expect(answer).toBe("Héllo");
   expect(() => chatDelta('{"error":{"message":"too long"}}')).toThrow("too long");
   expect(chatDelta("half of {")).toBe("");
+});
+
+test("what is further down is asked for again only once somebody wants it, after it did not come", async () => {
+  vi.useFakeTimers();
+  let asked = 0;
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  const observer = new InfiniteQueryObserver(client, {
+    queryKey: ["list"],
+    queryFn: async ({ pageParam }) => {
+      asked += 1;
+      if (pageParam > 0) throw new ApiError(500, [{ text: "broken", place: [] }], null);
+      return [pageParam];
+    },
+    initialPageParam: 0,
+    getNextPageParam: () => 1,
+  });
+  // As tables do: whenever something is drawn whose end is near.
+  const stop = observer.subscribe((list) => {
+    if (readsOn(list, false) && asked < 100) void list.fetchNextPage();
+  });
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect([asked, observer.getCurrentResult().isFetchNextPageError]).toEqual([2, true]);
+  await observer.fetchNextPage();
+  expect(asked).toBe(3);
+  expect(readsOn({ hasNextPage: true, isFetchingNextPage: false, isFetchNextPageError: false }, true)).toBe(false);
+  stop();
+  client.clear();
+  vi.useRealTimers();
 });

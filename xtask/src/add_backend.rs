@@ -21,11 +21,21 @@ pub(crate) struct Args {
     /// The catalogue has the vendor's prices: they are not asked for
     #[arg(long)]
     in_catalog: bool,
+    /// The type's configuration is of another form than CloudRift's: the copy is changed before it builds
+    #[arg(long)]
+    other_config: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<i32> {
     let root = layout::root();
     let names = Names::new(&root, &args.name, args.title.as_deref())?;
+    let other = names.other_form(&root)?;
+    if let Some(form) = other.as_ref().filter(|_| !args.other_config) {
+        bail!(
+            "{}\nTo have the copy all the same, and change that first: --other-config",
+            to_be_changed(&names, form)
+        );
+    }
     let changed = add(&root, &names, args.in_catalog)?;
     let formatted = succeeds(Command::new("cargo").current_dir(&root).args(["fmt", "--all"]));
     for path in &changed {
@@ -34,7 +44,13 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
     if !formatted {
         println!("warning: cargo fmt does not run here");
     }
-    println!("\nIt builds, and passes the checks as CloudRift's:");
+    match &other {
+        None => println!("\nIt builds, and passes the checks as CloudRift's:"),
+        Some(form) => println!(
+            "\n{}\nThen it passes the checks as CloudRift's:",
+            to_be_changed(&names, form)
+        ),
+    }
     println!("  cargo nextest run -p dstack-backend-conformance {}", names.name);
     println!("What comes next: docs/adding-a-backend.md");
     Ok(0)
@@ -50,6 +66,111 @@ struct Names {
     is_known: bool,
 }
 
+/// What has to be changed in a copy whose type has a configuration of another form.
+fn to_be_changed(names: &Names, form: &str) -> String {
+    let (name, title) = (&names.name, &names.title);
+    format!(
+        "The copy does not build yet, as the configuration of `{name}` is not of CloudRift's form ({form}). Change these first:\n  \
+         `client`, `check` and `open` in backends/{name}/src/lib.rs: they read `creds.api_key` and `regions` of `{title}Config`\n  \
+         `config` and `refused` in backends/conformance/tests/all/{name}.rs: a configuration with that type's fields"
+    )
+}
+
+/// Names that crates, modules or types of the build have already, or that Rust keeps for itself.
+const RESERVED: &[&str] = &[
+    "abstract",
+    "alloc",
+    "as",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "cloud",
+    "clouds",
+    "config",
+    "conformance",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dstack",
+    "dyn",
+    "else",
+    "emulator",
+    "enum",
+    "extern",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "kit",
+    "let",
+    "loop",
+    "macro",
+    "main",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "override",
+    "priv",
+    "proc",
+    "pub",
+    "ref",
+    "remote",
+    "return",
+    "self",
+    "ssh",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
+    "tests",
+    "toy",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "typeof",
+    "union",
+    "unsafe",
+    "unsized",
+    "use",
+    "virtual",
+    "where",
+    "while",
+    "yield",
+];
+
+/// Types that a backend has in scope beside its own.
+const RESERVED_TITLES: &[&str] = &[
+    "Backend",
+    "BackendKind",
+    "Cached",
+    "Call",
+    "Capabilities",
+    "Client",
+    "CloudKind",
+    "Env",
+    "Instance",
+    "Kind",
+    "Machine",
+    "Made",
+    "Owned",
+    "Removal",
+    "Self",
+    "Sign",
+    "Sold",
+    "Step",
+];
+
 const TYPES: &str = "crates/dstack-model/src/backends.rs";
 
 impl Names {
@@ -58,6 +179,10 @@ impl Names {
         ensure!(
             name.starts_with(is_letter) && name.chars().all(|one| is_letter(one) || one.is_ascii_digit()),
             "`{name}` is no name of a backend: lower-case letters and digits, such as `cloudrift`"
+        );
+        ensure!(
+            !RESERVED.contains(&name),
+            "`{name}` is taken: Rust or a crate here has it. Take the vendor's whole name, such as `{name}cloud`"
         );
         ensure!(
             !root.join("backends").join(name).exists(),
@@ -81,11 +206,39 @@ impl Names {
             is_type(&title),
             "--title `{title}`: letters and digits, the first a capital, such as `CloudRift`"
         );
+        ensure!(
+            !RESERVED_TITLES.contains(&title.as_str()),
+            "--title `{title}` is the name of a type that backends use: such as `{title}Cloud`"
+        );
         Ok(Self {
             name: name.to_owned(),
             title,
             is_known: known.is_some(),
         })
+    }
+
+    /// How the type's configuration differs from CloudRift's, which has an API key and, if anything, what may be left out; `None`: it is
+    /// of that form, or comes into being with the copy.
+    fn other_form(&self, root: &Path) -> Result<Option<String>> {
+        if !self.is_known {
+            return Ok(None);
+        }
+        let text = read(&root.join(CONFIGURATIONS))?;
+        let start = format!("{}Tag = \"{}\"", self.title, self.name);
+        let Some((_, rest)) = text.split_once(&start) else {
+            return Ok(Some(format!("it does not stand in {CONFIGURATIONS}")));
+        };
+        let block = rest.split_once("\n);").map_or(rest, |(block, _)| block);
+        let needed = block
+            .lines()
+            .map(str::trim)
+            .find(|line| line.contains(": [") && !line.contains(": [Option<"));
+        if let Some((field, _)) = needed.and_then(|line| line.split_once(':')) {
+            return Ok(Some(format!("`{field}` is required")));
+        }
+        let creds = block.rsplit('}').next().unwrap_or_default().trim();
+        let has_key = creds.ends_with("ApiKeyCreds") && block.contains(" regions: [");
+        Ok((!has_key).then(|| format!("`creds` are {creds}")))
     }
 
     fn rename(&self, text: &str) -> String {
@@ -125,6 +278,8 @@ const LISTS: &[(&str, &str)] = &[
     ("backends/conformance/tests/all/main.rs", "mod cloudrift;\n"),
 ];
 
+const CONFIGURATIONS: &str = "crates/dstack-compute/src/config/gpu_clouds.rs";
+
 /// The same for the type and its configuration, which the backends of dstack 0.22.5 have.
 const TYPE_LISTS: &[(&str, &str)] = &[
     (
@@ -136,7 +291,7 @@ const TYPE_LISTS: &[(&str, &str)] = &[
         "    CloudRift(CloudRiftConfig) = \"cloudrift\",\n",
     ),
     (
-        "crates/dstack-compute/src/config/gpu_clouds.rs",
+        CONFIGURATIONS,
         "cloud!(\n    /// The configuration of the backend for CloudRift.\n    CloudRiftTag = \"cloudrift\", CloudRiftConfig {\n        \
          /// Regions to use; all when unset.\n        regions: [Option<Vec<String>>],\n    } ApiKeyCreds\n);\n",
     ),
@@ -200,6 +355,14 @@ fn sells_what_the_vendor_says(files: &mut [File], names: &Names) -> Result<()> {
     edit(files, &format!("{folder}/src/offers.rs"), |_| {
         Ok(names.rename(include_str!("add_backend/offers.rs.txt")))
     })?;
+    edit(files, &format!("{folder}/src/lib.rs"), |text| {
+        let mut text = text.to_owned();
+        for (from, to) in KEPT_AS_SOLD {
+            ensure!(text.contains(from), "{from}: {CHANGED}");
+            text = text.replace(from, to);
+        }
+        Ok(text)
+    })?;
     edit(files, &format!("{folder}/src/client.rs"), |text| {
         let sizes = names.rename(include_str!("add_backend/sizes.rs.txt"));
         replaced(
@@ -223,6 +386,22 @@ fn sells_what_the_vendor_says(files: &mut [File], names: &Names) -> Result<()> {
         Ok(text.replace("sizes.collect()", "sizes.into()"))
     })
 }
+
+/// What is kept of the vendor's answer is what offers are looked up in.
+const KEPT_AS_SOLD: &[(&str, &str)] = &[
+    (
+        "use client::{Client, ImageGroup, InstanceKind};\n",
+        "use client::{Client, ImageGroup};\nuse offers::Sold;\n",
+    ),
+    (
+        "            kinds: Cached::new(",
+        "            sold: Cached::new(",
+    ),
+    (
+        "    kinds: Cached<Vec<InstanceKind>>,\n",
+        "    sold: Cached<Sold>,\n",
+    ),
+];
 
 fn edit(files: &mut [File], path: &str, change: impl FnOnce(&str) -> Result<String>) -> Result<()> {
     let file = files.iter_mut().find(|file| file.path == Path::new(path));
@@ -346,10 +525,10 @@ mod tests {
 
     #[test]
     fn backends_of_the_reference_have_their_type_and_configuration() {
-        let (copy, changed) = added("hotaisle", None, true).unwrap();
+        let (copy, changed) = added("lambda", None, true).unwrap();
         assert!(!changed.contains(&PathBuf::from(TYPES)), "{changed:?}");
-        let offers = read(&copy.path().join("backends/hotaisle/src/offers.rs")).unwrap();
-        assert!(offers.contains("BackendType::HotAisle"), "{offers}");
+        let offers = read(&copy.path().join("backends/lambda/src/offers.rs")).unwrap();
+        assert!(offers.contains("BackendType::Lambda"), "{offers}");
     }
 
     #[test]
@@ -359,6 +538,12 @@ mod tests {
             ("", None, "lower-case"),
             ("a-b", None, "lower-case"),
             ("acme", Some("Acme Cloud"), "--title"),
+            ("acme", Some("Client"), "--title"),
+            ("kit", None, "is taken"),
+            ("conformance", None, "is taken"),
+            ("test", None, "is taken"),
+            ("match", None, "is taken"),
+            ("gen", None, "is taken"),
             ("cloudrift", None, "there already"),
         ] {
             let error = added(name, title, false).err().unwrap().to_string();
@@ -374,5 +559,114 @@ mod tests {
         let error = add(copy.path(), &names, false).unwrap_err().to_string();
         assert!(error.contains("mod cloudrift;"), "{error}");
         assert!(!copy.path().join("backends/acme").exists());
+    }
+
+    #[test]
+    fn a_type_with_a_configuration_of_another_form_is_told() {
+        let root = layout::root();
+        for (name, part) in [
+            ("lambda", None),
+            ("lium", None),
+            ("vultr", None),
+            ("vastai", None),
+            ("acme", None),
+            ("hotaisle", Some("`team_handle` is required")),
+            ("seeweb", Some("`creds` are ApiTokenCreds")),
+            ("verda", Some("`creds` are ClientKeyCreds")),
+            ("gcp", Some("does not stand in")),
+            ("azure", Some("does not stand in")),
+            ("oci", Some("does not stand in")),
+            ("nebius", Some("does not stand in")),
+        ] {
+            let names = Names::new(&root, name, None).unwrap();
+            let form = names.other_form(&root).unwrap();
+            match part {
+                None => assert_eq!(form, None, "{name}"),
+                Some(part) => {
+                    let text = to_be_changed(&names, &form.unwrap());
+                    assert!(text.contains(part), "{text}");
+                }
+            }
+        }
+    }
+
+    /// No test builds a copy, which takes minutes: that the templates fit the model, names tell.
+    #[test]
+    fn the_templates_use_what_the_model_and_the_framework_have() {
+        let (copy, _) = added("acme", Some("AcmeCloud"), false).unwrap();
+        let text = |path: &str| read(&copy.path().join(path)).unwrap();
+        let (offers, library, client) = (
+            text("backends/acme/src/offers.rs"),
+            text("backends/acme/src/lib.rs"),
+            text("backends/acme/src/client.rs"),
+        );
+        for (module, name) in imports(&offers) {
+            let source = match module.strip_prefix("crate") {
+                Some("") => library.clone(),
+                Some("::client") => client.clone(),
+                Some(other) => panic!("the module {other} is not the model's"),
+                None => sources_of(&module),
+            };
+            assert!(has_word(&source, &name), "{module} has no {name}");
+        }
+        // What is read of the client, and what is kept.
+        for used in ["instance_kinds", "InstanceKind", "Variant", "variants"] {
+            assert!(has_word(&offers, used) && has_word(&client, used), "{used}");
+        }
+        assert!(library.contains("sold: Cached<Sold>") && !has_word(&library, "InstanceKind"));
+        assert!(!has_word(&text("backends/acme/src/machines.rs"), "kinds"));
+        // What the types read, the emulator says.
+        let emulator = text("backends/acme/emulator/src/lib.rs");
+        let fields = include_str!("add_backend/sizes.rs.txt").lines();
+        let fields = fields.filter_map(|line| line.trim().strip_prefix("pub(crate) ")?.split_once(':'));
+        for (field, _) in fields {
+            assert!(
+                emulator.contains(&format!("\"{field}\"")),
+                "the emulator has no {field}"
+            );
+        }
+    }
+
+    /// Modules with what is taken of them, of the crates here.
+    fn imports(text: &str) -> Vec<(String, String)> {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("use ")?.strip_suffix(';'));
+        let of_line = |line: &str| -> Vec<(String, String)> {
+            let Some((module, names)) = line.rsplit_once("::") else {
+                return Vec::new();
+            };
+            let (module, names) = match line.split_once("::{") {
+                Some((module, names)) => (module, names.trim_end_matches('}')),
+                None => (module, names),
+            };
+            let names = names.split(", ").map(str::to_owned);
+            names.map(|name| (module.to_owned(), name)).collect()
+        };
+        let all = lines.flat_map(of_line);
+        all.filter(|(module, _)| !module.starts_with("std::")).collect()
+    }
+
+    /// All sources of a crate here.
+    fn sources_of(module: &str) -> String {
+        let name = module.split("::").next().unwrap().replace('_', "-");
+        let folder = layout::root().join("crates").join(&name).join("src");
+        let mut folders = vec![folder];
+        let mut all = String::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs_err::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => all.push_str(&read(&path).unwrap()),
+                }
+            }
+        }
+        all
+    }
+
+    fn has_word(text: &str, word: &str) -> bool {
+        let mut words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        words.any(|one| one == word)
     }
 }

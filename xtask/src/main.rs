@@ -27,6 +27,8 @@ mod postgres;
 mod python;
 mod report;
 mod sim;
+#[cfg(test)]
+mod specification;
 mod test;
 mod testenv;
 mod ui;

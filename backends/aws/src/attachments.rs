@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_backend::look_by_place;
 use dstack_compute::{
     Attachment, AttachmentSite, Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
 };
@@ -76,19 +77,9 @@ impl Lifecycle<Attachment> for Aws {
     async fn look(
         &self,
         known: &[Known<Attachment>],
-    ) -> Result<Vec<Sign<VolumeAttachmentData>>, ComputeError> {
-        let mut signs = Vec::with_capacity(known.len());
-        for known in known {
-            let volume = self.volume_of(&known.site).await?;
-            let found = volume
-                .as_ref()
-                .and_then(|volume| attachment_of(volume, &known.site));
-            signs.push(match found {
-                Some(_) => Sign::Well,
-                None => Sign::Lost("the volume is not attached any more".to_owned()),
-            });
-        }
-        Ok(signs)
+    ) -> Result<Vec<Option<Sign<VolumeAttachmentData>>>, ComputeError> {
+        let region = |known: &Known<Attachment>| Some(known.site.machine.region.clone());
+        look_by_place(known, region, |_, known| self.attachment_signs(known)).await
     }
 
     async fn remove(&self, known: &Known<Attachment>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -111,6 +102,24 @@ impl Lifecycle<Attachment> for Aws {
 }
 
 impl Aws {
+    async fn attachment_signs(
+        &self,
+        known: Vec<&Known<Attachment>>,
+    ) -> Result<Vec<Sign<VolumeAttachmentData>>, ComputeError> {
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            let volume = self.volume_of(&known.site).await?;
+            let found = volume
+                .as_ref()
+                .and_then(|volume| attachment_of(volume, &known.site));
+            signs.push(match found {
+                Some(_) => Sign::Well,
+                None => Sign::Lost("the volume is not attached any more".to_owned()),
+            });
+        }
+        Ok(signs)
+    }
+
     async fn volume_of(&self, site: &AttachmentSite) -> Result<Option<Volume>, ComputeError> {
         let found = self
             .client

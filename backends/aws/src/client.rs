@@ -11,8 +11,8 @@ use dstack_credentials::aws::Keys;
 use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use dstack_system::Secret;
+use http::HeaderName;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -241,7 +241,7 @@ impl Client {
         let mut fields = form.fields;
         fields.push(("Action".to_owned(), form.action.to_owned()));
         fields.push(("Version".to_owned(), service.version().to_owned()));
-        let api = self.api(service, region, &call, HeaderMap::new()).await?;
+        let api = self.api(service, region, &call).await?;
         let mut request = api.post("/").form(&fields);
         if may_be_repeated {
             request = request.repeatable();
@@ -266,27 +266,17 @@ impl Client {
         let service = Service::Quotas;
         let call = call_name(service, action);
         let target = format!("ServiceQuotasV20190624.{action}");
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/x-amz-json-1.1"),
-        );
-        if let Ok(target) = HeaderValue::from_str(&target) {
-            headers.insert(HeaderName::from_static("x-amz-target"), target);
-        }
-        let api = self.api(service, region, &call, headers).await?;
-        let answer = api.post("/").json(body).repeatable().send().await;
+        let api = self.api(service, region, &call).await?;
+        let request = api.post("/").json(body).repeatable();
+        let request = request
+            .header(CONTENT_TYPE, "application/x-amz-json-1.1")
+            .header(HeaderName::from_static("x-amz-target"), &target);
+        let answer = request.send().await;
         answer.map_err(|error| AwsError::new(call, error))
     }
 
     /// The API of a service in a region, with keys that are good now.
-    async fn api(
-        &self,
-        service: Service,
-        region: &str,
-        call: &str,
-        headers: HeaderMap,
-    ) -> Result<ApiClient, AwsError> {
+    async fn api(&self, service: Service, region: &str, call: &str) -> Result<ApiClient, AwsError> {
         let key = match &self.keys {
             Source::Given(key) => key.clone(),
             Source::ThisMachine(keys) => {
@@ -311,7 +301,6 @@ impl Client {
             region: signing_region,
             service: service.name(),
             key,
-            headers,
         })))
     }
 

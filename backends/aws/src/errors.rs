@@ -17,6 +17,14 @@ const NO_CREDENTIALS: &str = "NoCredentials";
 /// Pause after too many calls: buckets of EC2 are filled again within seconds ("Throttle requests for the Amazon EC2 API").
 const THROTTLED_PAUSE: Duration = Duration::from_secs(10);
 
+/// What a region says where it is not enabled ("Error codes for the Amazon EC2 API", "Managing AWS Regions"): it does not know the keys.
+const NOT_ENABLED: &[&str] = &[
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+    "OptInRequired",
+];
+
 /// A call that has no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AwsError {
@@ -77,6 +85,11 @@ impl AwsError {
     /// Whether the credentials are good, and may not do this.
     pub(crate) fn is_forbidden(&self) -> bool {
         kind_of(&self.code) == Kind::Forbidden
+    }
+
+    /// Whether a region is not open to the account: it is not enabled there, which the same keys are refused for, or a policy forbids it.
+    pub(crate) fn is_closed_region(&self) -> bool {
+        self.is_forbidden() || self.is(NOT_ENABLED)
     }
 
     /// Whether there were no keys to sign with.

@@ -11,11 +11,12 @@ use futures_util::stream;
 
 use crate::Aws;
 use crate::client::{Form, home_region};
-use crate::ec2::{Items, Tag, VolumesPage, tag};
+use crate::ec2::{Instance, Items, Tag, VolumesPage, tag};
 use crate::errors::AwsError;
 use crate::offers::PARALLEL;
 
-/// How long a region that is not configured may take: nobody waits for one that is out of reach.
+/// How long a region that is not configured may take: one that is out of reach holds up the others no longer, and `dstack doctor`,
+/// which waits for 40 s, names it.
 const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
 
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
@@ -30,7 +31,7 @@ impl Aws {
                         .list_owned_in(&region)
                         .await
                         .map_err(|error| error.compute_error()),
-                    false => Ok(self.list_owned_elsewhere(&region).await),
+                    false => self.list_owned_elsewhere(&region).await,
                 }
             })
             .buffered(PARALLEL)
@@ -40,20 +41,29 @@ impl Aws {
         Ok(listed.into_iter().flatten().collect())
     }
 
-    /// Of a region that is not configured, nothing is known where it cannot be used: a policy of the organization or a firewall may
-    /// close it, or the account has not enabled it.
-    async fn list_owned_elsewhere(&self, region: &str) -> Vec<Owned> {
-        let listed = tokio::time::timeout(ELSEWHERE_LIMIT, self.list_owned_in(region)).await;
-        match listed {
-            Ok(Ok(listed)) => listed,
+    /// A region that is not configured may be closed to the account, and refuses it altogether: by a policy of the organization, or
+    /// as it is not enabled. As a rule nothing was made there. Any other failure hides what may be there.
+    async fn list_owned_elsewhere(&self, region: &str) -> Result<Vec<Owned>, ComputeError> {
+        let listed = tokio::time::timeout(ELSEWHERE_LIMIT, async {
+            match self.marked_instances(region).await {
+                Ok(instances) => self.list_with(region, instances).await,
+                Err(error) if error.is_closed_region() => {
+                    tracing::debug!(region, %error, "a region that is not configured is closed to the account");
+                    Ok(Vec::new())
+                }
+                Err(error) => Err(error),
+            }
+        });
+        match listed.await {
+            Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => {
-                tracing::debug!(region, %error, "a region that is not configured does not tell what it has");
-                Vec::new()
+                tracing::warn!(region, %error, "a region that is not configured does not tell what it has");
+                Err(error.compute_error())
             }
-            Err(_) => {
-                tracing::debug!(region, "a region that is not configured does not answer in time");
-                Vec::new()
-            }
+            Err(_) => Err(ComputeError::Unclear(format!(
+                "the region {region} does not tell what it has within {} s",
+                ELSEWHERE_LIMIT.as_secs()
+            ))),
         }
     }
 
@@ -75,13 +85,21 @@ impl Aws {
     }
 
     async fn list_owned_in(&self, region: &str) -> Result<Vec<Owned>, AwsError> {
-        let marked = |action| Form::new(action).filter("tag-key", [INSTALLATION_TAG]);
+        let instances = self.marked_instances(region).await?;
+        self.list_with(region, instances).await
+    }
+
+    async fn marked_instances(&self, region: &str) -> Result<Vec<Instance>, AwsError> {
         // Those that are over stay in lists for an hour.
-        let instances = marked("DescribeInstances").filter(
+        let form = marked("DescribeInstances").filter(
             "instance-state-name",
             ["pending", "running", "shutting-down", "stopping", "stopped"],
         );
-        let instances = self.client.instances(region, instances).await?;
+        self.client.instances(region, form).await
+    }
+
+    /// These instances, and all else of the region that carries our marks.
+    async fn list_with(&self, region: &str, instances: Vec<Instance>) -> Result<Vec<Owned>, AwsError> {
         let volumes = self
             .client
             .list::<VolumesPage>(region, marked("DescribeVolumes"))
@@ -128,6 +146,11 @@ impl Aws {
             _ => Err(ComputeError::Unsupported("removing this")),
         }
     }
+}
+
+/// A request for all that carries our marks.
+fn marked(action: &'static str) -> Form {
+    Form::new(action).filter("tag-key", [INSTALLATION_TAG])
 }
 
 /// `None`: the tags are not ours.

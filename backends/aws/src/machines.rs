@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{Made, look_by_place};
 use dstack_compute::{
-    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Sign, Step,
+    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Resource,
+    Sign, Step,
 };
 use dstack_model::runs::JobProvisioningData;
 use serde::Deserialize;
@@ -81,26 +82,11 @@ impl Lifecycle<Machine> for Aws {
         }
     }
 
-    async fn look(&self, known: &[Known<Machine>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let mut ids: HashMap<&str, Vec<&str>> = HashMap::new();
-        for known in known {
-            if let Some(place) = &known.place {
-                ids.entry(&known.site).or_default().push(&place.instance_id);
-            }
-        }
-        let mut found: HashMap<String, Instance> = HashMap::new();
-        let mut notices = HashMap::new();
-        for (region, ids) in ids {
-            let listed = self.client.instances_by_id(region, &ids).await;
-            let listed = listed.map_err(|error| error.compute_error())?;
-            notices.extend(self.spot_notices(region, &listed).await?);
-            found.extend(listed.into_iter().map(|one| (one.instance_id.clone(), one)));
-        }
-        let sign = |known: &Known<Machine>| match &known.place {
-            None => Sign::Well,
-            Some(place) => sign_of(found.get(&place.instance_id), notices.get(&place.instance_id)),
-        };
-        Ok(known.iter().map(sign).collect())
+    async fn look(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        look_by_place(known, region_of, |region, known| self.signs_in(region, known)).await
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -139,7 +125,30 @@ async fn forget_choice(call: &Call<'_>) -> Result<(), ComputeError> {
         .map(drop)
 }
 
+/// Where a thing is that was made.
+pub(crate) fn region_of<R: Resource<Site = String>>(known: &Known<R>) -> Option<&str> {
+    known.place.as_ref().map(|_| known.site.as_str())
+}
+
 impl Aws {
+    /// How instances of a region are.
+    async fn signs_in(
+        &self,
+        region: &str,
+        known: Vec<&Known<Machine>>,
+    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+        let id = |known: &&'_ Known<Machine>| known.place.as_ref().map(|place| place.instance_id.clone());
+        let ids: Vec<String> = known.iter().filter_map(id).collect();
+        let texts: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let listed = self.client.instances_by_id(region, &texts).await;
+        let listed = listed.map_err(|error| error.compute_error())?;
+        let notices = self.spot_notices(region, &listed).await?;
+        let found: HashMap<&str, &Instance> =
+            listed.iter().map(|one| (one.instance_id.as_str(), one)).collect();
+        let sign = |id: &&str| sign_of(found.get(id).copied(), notices.get(*id));
+        Ok(texts.iter().map(sign).collect())
+    }
+
     /// Asks for the instance in one zone after the other.
     async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Made, ComputeError> {
         let mut tried = Vec::new();

@@ -9,7 +9,7 @@ use dstack_system::Secret;
 use dstack_system::clock::SharedClock;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request};
 use sha2::{Digest as _, Sha256};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
@@ -30,8 +30,6 @@ pub(crate) struct SigV4 {
     pub(crate) region: String,
     pub(crate) service: &'static str,
     pub(crate) key: AccessKey,
-    /// What the protocol of the service wants in addition; it is signed as well.
-    pub(crate) headers: HeaderMap,
 }
 
 impl Signer for SigV4 {
@@ -44,7 +42,6 @@ impl Signer for SigV4 {
         // `20150830T123600Z`.
         let now = self.clock.now().to_jiff().strftime("%Y%m%dT%H%M%SZ").to_string();
         let headers = request.headers_mut();
-        headers.extend(self.headers.clone());
         headers.insert(HOST, host);
         headers.insert(HeaderName::from_static("x-amz-date"), hidden(&now)?);
         if let Some(token) = &self.key.session_token {
@@ -142,7 +139,6 @@ mod tests {
                 secret: Secret::new("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),
                 session_token: session_token.map(Secret::new),
             },
-            headers: HeaderMap::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{Made, look_by_place};
 use dstack_compute::{
     Attachment, Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Marks, Removal, Sign, Step, Volume,
     VolumeRequest, Volumes,
@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::Aws;
 use crate::client::{Form, Service};
 use crate::ec2::{self, Done, VolumesPage};
-use crate::machines::{ENDS_INTERVAL, with_marks};
+use crate::machines::{ENDS_INTERVAL, region_of, with_marks};
 use crate::tags::tags;
 
 const VOLUME: &str = "volume";
@@ -97,32 +97,11 @@ impl Lifecycle<Volume> for Aws {
         })
     }
 
-    async fn look(&self, known: &[Known<Volume>]) -> Result<Vec<Sign<VolumeProvisioningData>>, ComputeError> {
-        let mut ids: HashMap<&str, Vec<&str>> = HashMap::new();
-        for known in known {
-            if let Some(place) = &known.place {
-                ids.entry(&known.site).or_default().push(&place.volume_id);
-            }
-        }
-        let mut states = HashMap::new();
-        for (region, ids) in ids {
-            let listed = self.client.volumes_by_id(region, &ids).await;
-            let listed = listed.map_err(|error| error.compute_error())?;
-            states.extend(listed.into_iter().map(|volume| (volume.volume_id, volume.status)));
-        }
-        let sign = |known: &Known<Volume>| {
-            let Some(place) = &known.place else {
-                return Sign::Well;
-            };
-            match states.get(&place.volume_id).map(String::as_str) {
-                None | Some("deleting" | "deleted") => {
-                    Sign::Lost("AWS does not have the volume any more".to_owned())
-                }
-                Some("error") => Sign::Lost("the hardware of the volume has failed".to_owned()),
-                Some(_) => Sign::Well,
-            }
-        };
-        Ok(known.iter().map(sign).collect())
+    async fn look(
+        &self,
+        known: &[Known<Volume>],
+    ) -> Result<Vec<Option<Sign<VolumeProvisioningData>>>, ComputeError> {
+        look_by_place(known, region_of, |region, known| self.volume_signs(region, known)).await
     }
 
     async fn remove(&self, known: &Known<Volume>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -168,6 +147,31 @@ impl Volumes for Aws {
 }
 
 impl Aws {
+    /// How volumes of a region are.
+    async fn volume_signs(
+        &self,
+        region: &str,
+        known: Vec<&Known<Volume>>,
+    ) -> Result<Vec<Sign<VolumeProvisioningData>>, ComputeError> {
+        let id = |known: &&'_ Known<Volume>| known.place.as_ref().map(|place| place.volume_id.clone());
+        let ids: Vec<String> = known.iter().filter_map(id).collect();
+        let texts: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let listed = self.client.volumes_by_id(region, &texts).await;
+        let listed = listed.map_err(|error| error.compute_error())?;
+        let states: HashMap<&str, &str> = listed
+            .iter()
+            .map(|volume| (volume.volume_id.as_str(), volume.status.as_str()))
+            .collect();
+        let sign = |id: &&str| match states.get(id) {
+            None | Some(&("deleting" | "deleted")) => {
+                Sign::Lost("AWS does not have the volume any more".to_owned())
+            }
+            Some(&"error") => Sign::Lost("the hardware of the volume has failed".to_owned()),
+            Some(_) => Sign::Well,
+        };
+        Ok(texts.iter().map(sign).collect())
+    }
+
     async fn choose_zone(
         &self,
         configuration: &AwsVolumeConfiguration,

@@ -57,6 +57,11 @@ impl CloudKind for CloudRiftKind {
         }
     }
 
+    /// Machines start slowly.
+    fn provisioning_timeout(_: &str) -> Duration {
+        Duration::from_secs(30 * 60)
+    }
+
     async fn check(&self, config: CloudRiftConfig) -> Result<CloudRiftConfig, ConfigureError> {
         let client = self.client(&config).map_err(ConfigureError::Invalid)?;
         let checked = client.check_account().await;

@@ -67,7 +67,10 @@ impl Lifecycle<Machine> for CloudRift {
         })
     }
 
-    async fn look(&self, known: &[Known<Machine>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let id_of = |known: &Known<Machine>| known.place.as_ref().map(|place| place.instance_id.clone());
         let ids: Vec<String> = known.iter().filter_map(id_of).collect();
         let texts: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -77,13 +80,11 @@ impl Lifecycle<Machine> for CloudRift {
             .await
             .map_err(|error| compute_error(&error))?;
         let sign = |known: &Known<Machine>| {
-            let Some(id) = id_of(known) else {
-                return Sign::Well;
-            };
-            match found.iter().find(|instance| instance.id == id) {
+            let id = id_of(known)?;
+            Some(match found.iter().find(|instance| instance.id == id) {
                 None => Sign::Lost("CloudRift does not have the machine any more".to_owned()),
                 Some(instance) => end_of(instance).map_or(Sign::Well, Sign::Lost),
-            }
+            })
         };
         Ok(known.iter().map(sign).collect())
     }

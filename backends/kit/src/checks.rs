@@ -8,7 +8,7 @@ use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Owned, OwnedKind, Resource, Sign};
 use dstack_model::runs::JobProvisioningData;
 
-use crate::{CANARY, Cloud, Driver, Fault, Subject};
+use crate::{CANARY, Cloud, Driver, Entry, Fault, Subject};
 
 /// Longer than anything takes that was sent before: late requests have arrived.
 const AFTERWARDS: Duration = Duration::from_secs(10 * 60);
@@ -142,7 +142,7 @@ where
     let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
     let known = subject.known(Some(place));
     let signs = lifecycle.look(std::slice::from_ref(&known)).await.unwrap();
-    assert!(matches!(signs.as_slice(), [Sign::Well]), "{signs:?}");
+    assert!(matches!(signs.as_slice(), [Some(Sign::Well)]), "{signs:?}");
     for _ in 0..2 {
         driver.remove(&known, subject).await;
         assert_eq!(now_alive(), []);
@@ -173,18 +173,47 @@ pub async fn loss<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
         cloud.faults().from(1, LONG, *fault);
         match lifecycle.look(std::slice::from_ref(&known)).await {
             Err(error) => assert_hidden(&error),
+            // Of a real cloud, none can be kept from it.
+            Ok(_) if !cloud.faults().happened() => {}
             Ok(signs) => assert!(
-                matches!(signs.as_slice(), [Sign::Well]),
-                "a cloud that is away ({fault:?}) has lost nothing: {signs:?}"
+                matches!(signs.as_slice(), [None]),
+                "a cloud that is away ({fault:?}) tells nothing: {signs:?}"
             ),
         }
     }
     cloud.faults().none();
     cloud.emulator.lose_all();
     let signs = lifecycle.look(std::slice::from_ref(&known)).await.unwrap();
-    assert!(matches!(signs.as_slice(), [Sign::Lost(_)]), "{signs:?}");
+    assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
     driver.remove(&known, subject).await;
     assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// Of two places (regions, clusters) the second, in whose addresses `there` is, does not answer: nothing is told of what is there, and
+/// of what is in the first what is so.
+pub async fn a_place_away<R: Resource>(cloud: &Cloud, subjects: &[Subject<R>; 2], there: &str) {
+    let backend = cloud.open();
+    let mut known = Vec::new();
+    for subject in subjects {
+        let place = Driver::new(cloud).make(subject).await.unwrap();
+        known.push(subject.known(Some(place)));
+    }
+    let lifecycle = (subjects[0].lifecycle)(backend.as_ref()).unwrap();
+    cloud.faults().away(Some(there));
+    let signs = lifecycle.look(&known).await.unwrap();
+    assert!(matches!(signs.as_slice(), [Some(Sign::Well), None]), "{signs:?}");
+    cloud.emulator.lose_all();
+    let signs = lifecycle.look(&known).await.unwrap();
+    assert!(
+        matches!(signs.as_slice(), [Some(Sign::Lost(_)), None]),
+        "{signs:?}"
+    );
+    cloud.faults().away(None);
+    let signs = lifecycle.look(&known).await.unwrap();
+    assert!(
+        matches!(signs.as_slice(), [Some(Sign::Lost(_)), Some(Sign::Lost(_))]),
+        "{signs:?}"
+    );
 }
 
 /// Whatever happens to any one request while a thing is made or removed, and however late the cloud lists it: it is made once,
@@ -275,41 +304,150 @@ pub async fn another_attempt<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(f
 }
 
 /// Several things, best in several regions, with one of another installation for a row of the same key: each is told from the others,
-/// whichever answer is lost, and ends alone. The first is made last.
+/// whichever answer is lost while it is made or removed, and ends alone. The first is made last.
 pub async fn neighbours<R: Resource, C: AsyncFn() -> (Cloud, Vec<Subject<R>>)>(fresh: C) {
+    are_told_apart(Neighbours::of(&fresh).await).await;
     for nth in 1..MOST_REQUESTS {
-        let (cloud, mut others) = fresh().await;
-        let subject = others.remove(0);
-        others.push(subject.of_another_installation());
-        let ledger = cloud.emulator.ledger();
-        for other in &others {
-            Driver::new(&cloud).make(other).await.unwrap();
+        let around = Neighbours::of(&fresh).await;
+        around.cloud.faults().at(nth, Fault::AnswerLost);
+        around.live(&format!("the answer to request {nth} lost")).await;
+        if !around.cloud.faults().happened() {
+            break;
         }
-        let before = ledger.alive();
-        cloud.faults().at(nth, Fault::AnswerLost);
-        let driver = Driver::new(&cloud);
-        let place = driver.make(&subject).await.unwrap();
-        let what = format!("the answer to request {nth} lost");
-        let own = ledger.alive().len() - before.len();
-        assert_eq!(
-            own,
-            before.len() / others.len(),
-            "{what}: a neighbour was taken for it"
-        );
-        if !cloud.faults().happened() {
-            are_listed(&cloud, others.iter().chain([&subject])).await;
-        }
-        driver.remove(&subject.known(Some(place)), &subject).await;
-        assert_eq!(
-            cloud.emulator.ledger().alive(),
-            before,
-            "{what}: others are to stay"
-        );
-        if !cloud.faults().happened() {
+        assert!(nth + 1 < MOST_REQUESTS, "a life of more requests");
+    }
+    for nth in 1..MOST_REQUESTS {
+        let around = Neighbours::of(&fresh).await;
+        around.cloud.faults().at(nth, Fault::KilledAfter);
+        around.give_up(&format!("given up after request {nth}")).await;
+        if !around.cloud.faults().happened() {
             return;
         }
     }
     panic!("a life of more than {MOST_REQUESTS} requests");
+}
+
+/// One that is made and removed, and those around it, which are there.
+struct Neighbours<R: Resource> {
+    cloud: Cloud,
+    subject: Subject<R>,
+    others: Vec<Subject<R>>,
+    /// What there is of the others.
+    before: Vec<Entry>,
+}
+
+impl<R: Resource> Neighbours<R> {
+    async fn of<C: AsyncFn() -> (Cloud, Vec<Subject<R>>)>(fresh: &C) -> Self {
+        let (cloud, mut others) = fresh().await;
+        let subject = others.remove(0);
+        others.push(subject.of_another_installation());
+        for other in &others {
+            Driver::new(&cloud).make(other).await.unwrap();
+        }
+        let before = cloud.emulator.ledger().alive();
+        Self {
+            cloud,
+            subject,
+            others,
+            before,
+        }
+    }
+
+    async fn live(&self, what: &str) {
+        let driver = Driver::new(&self.cloud);
+        let place = self.make(&driver, what).await;
+        driver
+            .remove(&self.subject.known(Some(place)), &self.subject)
+            .await;
+        self.others_stay(what);
+    }
+
+    async fn make(&self, driver: &Driver<'_>, what: &str) -> R::Place {
+        let place = driver.make(&self.subject).await.unwrap();
+        let own = self.cloud.emulator.ledger().alive().len() - self.before.len();
+        assert_eq!(
+            own,
+            self.before.len() / self.others.len(),
+            "{what}: a neighbour was taken for it"
+        );
+        place
+    }
+
+    /// Made as far as a control plane gets that is killed, and removed by what was noted.
+    async fn give_up(&self, what: &str) {
+        let driver = Driver::new(&self.cloud);
+        let made = driver.make_until_killed(&self.subject).await;
+        let place = made.map(Result::unwrap);
+        driver.remove(&self.subject.known(place), &self.subject).await;
+        self.others_stay(what);
+    }
+
+    fn others_stay(&self, what: &str) {
+        let alive = self.cloud.emulator.ledger().alive();
+        assert_eq!(alive, self.before, "{what}: others are to stay");
+    }
+}
+
+/// All are in the inventory, and one of them ends alone.
+async fn are_told_apart<R: Resource>(around: Neighbours<R>) {
+    let driver = Driver::new(&around.cloud);
+    let place = around.make(&driver, "no fault").await;
+    are_listed(&around.cloud, around.others.iter().chain([&around.subject])).await;
+    driver
+        .remove(&around.subject.known(Some(place)), &around.subject)
+        .await;
+    around.others_stay("no fault");
+}
+
+/// Removed before the cloud lists it, by what was noted until the control plane was killed, and whichever answer to the removal is lost:
+/// nothing of it is left.
+pub async fn removed_before_listed<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
+    for nth in 1..MOST_REQUESTS {
+        let mut was_killed = false;
+        for lost in lost_in_removal() {
+            let has_more;
+            (was_killed, has_more) = removed_after(&fresh, nth, lost).await;
+            if !has_more {
+                break;
+            }
+        }
+        if !was_killed {
+            assert!(nth > 1, "it takes no request");
+            return;
+        }
+    }
+    panic!("a life of more than {MOST_REQUESTS} requests");
+}
+
+/// Which answers to a removal are lost, one in each; none in the first. Later ones are those of the same calls, made again and again
+/// until the cloud lists the thing: some of them do.
+fn lost_in_removal() -> impl Iterator<Item = usize> {
+    (0..8).chain((8..40).step_by(3))
+}
+
+/// A making that is killed after its `nth` request, and a removal at once, of which the answer to request `lost` is lost (0: none);
+/// whether it was killed, and whether there may be more answers to lose.
+async fn removed_after<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(
+    fresh: &C,
+    nth: usize,
+    lost: usize,
+) -> (bool, bool) {
+    let (cloud, subject) = fresh().await;
+    let what = format!("killed after request {nth}, the answer to request {lost} of the removal lost");
+    cloud.emulator.lag(LATE_LISTED);
+    cloud.faults().at(nth, Fault::KilledAfter);
+    let driver = Driver::new(&cloud);
+    let place = driver.make_until_killed(&subject).await.map(Result::unwrap);
+    let was_killed = cloud.faults().happened();
+    let ledger = cloud.emulator.ledger();
+    let is_there = !ledger.alive().is_empty();
+    cloud.faults().at(lost, Fault::AnswerLost);
+    driver.remove(&subject.known(place), &subject).await;
+    let was_lost = cloud.faults().happened();
+    tokio::time::sleep(AFTERWARDS).await;
+    let left = cloud.emulator.ledger().alive();
+    assert_eq!(left, [], "{what}: it is left");
+    (was_killed, is_there && (lost == 0 || was_lost))
 }
 
 /// All that is there is in the inventory under the marks of one of these; an inventory that is not whole is an error.
@@ -347,6 +485,8 @@ pub async fn left_behind<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh
         cloud.faults().at(nth, Fault::KilledAfter);
         let driver = Driver::new(&cloud);
         driver.make_until_killed(&subject).await;
+        let was_killed = cloud.faults().happened();
+        cloud.faults().none();
         tokio::time::sleep(AFTERWARDS).await;
         let backend = cloud.open();
         let inventory = backend.inventory().await.unwrap();
@@ -372,7 +512,7 @@ pub async fn left_behind<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh
         }
         assert_eq!(left, [], "{what}: orphans stay");
         assert_eq!(cloud.emulator.ledger().alive(), [], "{what}: orphans stay");
-        if !cloud.faults().happened() {
+        if !was_killed {
             return;
         }
     }

@@ -62,6 +62,8 @@ struct Plan {
     /// From this request on, so many: what happens to them.
     planned: Option<(usize, usize, Fault)>,
     happened: bool,
+    /// What is part of the addresses of a region or cluster that is away.
+    away: Option<String>,
 }
 
 impl Faults {
@@ -76,11 +78,10 @@ impl Faults {
 
     /// Something happens to so many requests, from the `nth` from now on.
     pub fn from(&self, nth: usize, times: usize, fault: Fault) {
-        *self.lock() = Plan {
-            sent: 0,
-            planned: Some((nth, times, fault)),
-            happened: false,
-        };
+        let mut plan = self.lock();
+        plan.sent = 0;
+        plan.planned = Some((nth, times, fault));
+        plan.happened = false;
     }
 
     /// Nothing happens any more.
@@ -91,6 +92,17 @@ impl Faults {
     /// Whether something has happened since it was planned.
     pub fn happened(&self) -> bool {
         self.lock().happened
+    }
+
+    /// No answer comes from addresses with this part (a region, the host of a cluster), from now on; `None`: all answer again.
+    pub fn away(&self, part: Option<&str>) {
+        self.lock().away = part.map(str::to_owned);
+    }
+
+    /// Whether no answer comes from this address.
+    pub fn is_away(&self, address: &str) -> bool {
+        let plan = self.lock();
+        plan.away.as_ref().is_some_and(|part| address.contains(part))
     }
 
     /// What happens to the next request.

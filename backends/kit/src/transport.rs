@@ -53,6 +53,9 @@ impl EmulatedTransport {
 #[async_trait]
 impl Transport for EmulatedTransport {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, TransportError> {
+        if self.faults.is_away(&request.uri().to_string()) {
+            return Err(TransportError::Lost("timed out".to_owned()));
+        }
         let fault = self.faults.next();
         match fault {
             Some(Fault::NotSent) => return Err(TransportError::NotSent("refused".to_owned())),

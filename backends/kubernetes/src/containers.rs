@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_backend::look_by_place;
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known as KnownContainer, Lifecycle,
     Marks, Removal, Sign, Step,
 };
 use dstack_model::runs::JobProvisioningData;
-use futures_util::future::join_all;
 
 use crate::client::{Cluster, Kind};
 use crate::homes::Home;
@@ -50,46 +50,16 @@ impl Lifecycle<Container> for Kubernetes {
     async fn look(
         &self,
         known: &[KnownContainer<Container>],
-    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let mut sites: Vec<(&str, Option<Home>)> = known.iter().filter_map(site).collect();
-        sites.sort_by_key(|(region, home)| (*region, home.as_ref().map(|home| home.namespace.clone())));
-        sites.dedup();
-        let seen = sites.into_iter().map(async |site| {
-            let there = known
-                .iter()
-                .filter(|known| self::site(known).as_ref() == Some(&site));
-            let there: Vec<_> = there.collect();
-            let seen = match self.region(site.0) {
-                Ok(region) => region.see(site.1.as_ref(), &there).await,
-                Err(_) => Ok(None),
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        look_by_place(known, site, |(region, home), known| async move {
+            let seen = self.region(region)?.see(home.as_ref(), &known).await?;
+            let sign = |known: &KnownContainer<Container>| match &known.place {
+                Some(place) => seen.sign(&known.marks, place),
+                None => Sign::Well,
             };
-            (site, seen)
-        });
-        let mut told = Vec::new();
-        let mut failed = None;
-        for (site, seen) in join_all(seen).await {
-            match seen {
-                Ok(seen) => told.push((site, seen)),
-                // Of a cluster that does not tell nothing is concluded, and the others are told of all the same.
-                Err(error) => {
-                    tracing::debug!(region = site.0, %error, "a cluster does not tell how pods are");
-                    failed = Some(error);
-                }
-            }
-        }
-        if let Some(error) = failed.filter(|_| told.is_empty()) {
-            return Err(error);
-        }
-        let seen = told;
-        let sign = |known: &KnownContainer<Container>| {
-            let site = site(known);
-            let seen = seen.iter().find(|(of, _)| Some(of) == site.as_ref());
-            match (seen, &known.place) {
-                (Some((_, Some(seen))), Some(place)) => seen.sign(&known.marks, place),
-                _ => Sign::Well,
-            }
-        };
-        Ok(known.iter().map(sign).collect())
+            Ok(known.into_iter().map(sign).collect())
+        })
+        .await
     }
 
     async fn remove(
@@ -189,26 +159,13 @@ fn moved(place: &JobProvisioningData, proxy: &Proxy) -> Sign<JobProvisioningData
 }
 
 impl Known {
-    /// What there is of these containers; `None`: the context leads to another cluster, of which nothing is to be concluded.
+    /// What there is of these containers. Where the context leads to another cluster now, nothing is to be concluded: an error.
     async fn see(
         &self,
         home: Option<&Home>,
         known: &[&KnownContainer<Container>],
-    ) -> Result<Option<Seen>, ComputeError> {
-        let cluster = match home {
-            None => self.cluster.clone(),
-            Some(home) => match self.cluster.at(home).await {
-                Err(ComputeError::Configuration(error)) => {
-                    tracing::warn!(
-                        context = self.cluster.access.region,
-                        error,
-                        "containers are not looked at"
-                    );
-                    return Ok(None);
-                }
-                cluster => cluster?,
-            },
-        };
+    ) -> Result<Seen, ComputeError> {
+        let cluster = self.cluster_of(home).await?;
         let mut seen = Seen {
             pods: cluster.list(Kind::Pod, &format!("{COMPONENT}={JOB}")).await?,
             proxies: BTreeMap::new(),
@@ -229,7 +186,7 @@ impl Known {
                 }
             }
         }
-        Ok(Some(seen))
+        Ok(seen)
     }
 
     async fn ensure_container(

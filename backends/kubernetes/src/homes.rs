@@ -12,7 +12,7 @@ pub(crate) const HOME: &str = "home";
 const SYSTEM: &str = "kube-system";
 
 /// A namespace of a certain cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Home {
     /// The namespace in which things are.
     pub(crate) namespace: String,
@@ -21,7 +21,7 @@ pub(crate) struct Home {
 }
 
 /// A namespace that stays as long as a cluster does, and its id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Identity {
     namespace: String,
     uid: String,

@@ -42,6 +42,7 @@ use dstack_system::Random;
 use futures_util::future::try_join_all;
 
 use client::Cluster;
+use homes::Home;
 use offers::Capacity;
 
 /// How long what nodes have is taken for true.
@@ -84,6 +85,11 @@ impl CloudKind for KubernetesKind {
         }
     }
 
+    /// Images are pulled first, and clusters may add a node.
+    fn provisioning_timeout(_: &str) -> Duration {
+        Duration::from_secs(20 * 60)
+    }
+
     async fn check(&self, config: KubernetesConfig) -> Result<KubernetesConfig, ConfigureError> {
         let clusters = self.clusters(&config).map_err(ConfigureError::Invalid)?;
         try_join_all(clusters.iter().map(check::check)).await?;
@@ -117,6 +123,19 @@ struct Known {
     /// What could not be had.
     failures: RecentFailures,
     random: Random,
+}
+
+impl Known {
+    /// The cluster as it is to be asked for what was made in this home.
+    ///
+    /// # Errors
+    /// `Configuration`: the context leads to another cluster now.
+    async fn cluster_of(&self, home: Option<&Home>) -> Result<Cluster, ComputeError> {
+        match home {
+            None => Ok(self.cluster.clone()),
+            Some(home) => self.cluster.at(home).await,
+        }
+    }
 }
 
 impl Kubernetes {

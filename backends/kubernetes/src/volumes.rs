@@ -1,6 +1,7 @@
 //! Volumes are persistent volume claims. See <https://kubernetes.io/docs/concepts/storage/persistent-volumes/>.
 
 use async_trait::async_trait;
+use dstack_backend::look_by_place;
 use dstack_compute::{
     Call, ComputeError, Known, Lifecycle, Removal, Sign, Step, Volume, VolumeRequest, Volumes,
 };
@@ -10,7 +11,7 @@ use futures_util::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::Kubernetes;
-use crate::client::Kind;
+use crate::client::{Cluster, Kind};
 use crate::homes::Home;
 use crate::labels::{POD_NAME_LENGTH, VOLUME, of_request};
 use crate::objects::Claim;
@@ -45,31 +46,15 @@ impl Lifecycle<Volume> for Kubernetes {
         Ok(Step::Ready(place(configuration, made, home, size)))
     }
 
-    async fn look(&self, known: &[Known<Volume>]) -> Result<Vec<Sign<VolumeProvisioningData>>, ComputeError> {
-        let signs = known.iter().map(async |known| {
-            let (Some(place), Ok(region)) = (&known.place, self.region(&known.site)) else {
-                return Ok(Sign::Well);
-            };
-            let data = PlaceData::read(place.backend_data.as_deref());
-            let cluster = match &data.home {
-                None => region.cluster.clone(),
-                // In another cluster, nothing is to be concluded.
-                Some(home) => match region.cluster.at(home).await {
-                    Err(ComputeError::Configuration(_)) => return Ok(Sign::Well),
-                    cluster => cluster?,
-                },
-            };
-            let piece = Piece::long_ago(place.volume_id.clone(), data.uid);
-            let claim: Option<Claim> = cluster.get(Kind::Claim, &place.volume_id).await?;
-            Ok(match claim.filter(|claim| piece.is(&claim.metadata)) {
-                None => Sign::Lost("the cluster does not have the claim any more".to_owned()),
-                Some(claim) if claim.status.phase == "Lost" => {
-                    Sign::Lost("the disk of the claim is lost".to_owned())
-                }
-                Some(_) => Sign::Well,
-            })
-        });
-        try_join_all(signs).await
+    async fn look(
+        &self,
+        known: &[Known<Volume>],
+    ) -> Result<Vec<Option<Sign<VolumeProvisioningData>>>, ComputeError> {
+        look_by_place(known, site, |(region, home), known| async move {
+            let cluster = &self.region(region)?.cluster_of(home.as_ref()).await?;
+            try_join_all(known.into_iter().map(|known| sign_of(cluster, known))).await
+        })
+        .await
     }
 
     async fn remove(&self, known: &Known<Volume>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -94,6 +79,30 @@ impl Lifecycle<Volume> for Kubernetes {
             underway => Ok(underway),
         }
     }
+}
+
+/// Where a volume is to be looked for.
+fn site(known: &Known<Volume>) -> Option<(&str, Option<Home>)> {
+    let place = known.place.as_ref()?;
+    let data = PlaceData::read(place.backend_data.as_deref());
+    Some((known.site.as_str(), data.home))
+}
+
+async fn sign_of(
+    cluster: &Cluster,
+    known: &Known<Volume>,
+) -> Result<Sign<VolumeProvisioningData>, ComputeError> {
+    let Some(place) = &known.place else {
+        return Ok(Sign::Well);
+    };
+    let uid = PlaceData::read(place.backend_data.as_deref()).uid;
+    let piece = Piece::long_ago(place.volume_id.clone(), uid);
+    let claim: Option<Claim> = cluster.get(Kind::Claim, &place.volume_id).await?;
+    Ok(match claim.filter(|claim| piece.is(&claim.metadata)) {
+        None => Sign::Lost("the cluster does not have the claim any more".to_owned()),
+        Some(claim) if claim.status.phase == "Lost" => Sign::Lost("the disk of the claim is lost".to_owned()),
+        Some(_) => Sign::Well,
+    })
 }
 
 #[async_trait]

@@ -71,13 +71,13 @@ impl Lifecycle<Group> for Runpod {
     async fn look(
         &self,
         known: &[Known<Group>],
-    ) -> Result<Vec<Sign<ComputeGroupProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<ComputeGroupProvisioningData>>>, ComputeError> {
         let listed = told(self.client.all_pods().await)?;
         let listed: HashMap<String, Pod> = listed.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
         let mut signs = Vec::with_capacity(known.len());
         for known in known {
             let Some(place) = &known.place else {
-                signs.push(Sign::Well);
+                signs.push(None);
                 continue;
             };
             let members = &place.job_provisioning_datas;
@@ -85,19 +85,23 @@ impl Lifecycle<Group> for Runpod {
                 .iter()
                 .all(|member| listed.contains_key(&member.instance_id))
             {
-                signs.push(sign_of_group(place, &listed));
+                signs.push(Some(sign_of_group(place, &listed)));
                 continue;
             }
             // New pods may not be listed yet.
-            signs.push(
-                match told(self.client.cluster_pods(&place.compute_group_id).await)? {
-                    Some(pods) => {
-                        let pods = pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
-                        sign_of_group(place, &pods)
-                    }
-                    None => Sign::Lost("Runpod does not have the cluster any more".to_owned()),
-                },
-            );
+            let pods = told(self.client.cluster_pods(&place.compute_group_id).await);
+            signs.push(match pods {
+                Ok(Some(pods)) => {
+                    let pods = pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
+                    Some(sign_of_group(place, &pods))
+                }
+                Ok(None) => Some(Sign::Lost("Runpod does not have the cluster any more".to_owned())),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(cluster.id = place.compute_group_id, %error, "Runpod does not tell how a cluster is");
+                    None
+                }
+            });
         }
         Ok(signs)
     }

@@ -66,6 +66,11 @@ impl CloudKind for RunpodKind {
         }
     }
 
+    /// Images are downloaded first.
+    fn provisioning_timeout(_: &str) -> Duration {
+        Duration::from_secs(20 * 60)
+    }
+
     async fn check(&self, config: RunpodConfig) -> Result<RunpodConfig, ConfigureError> {
         let client = self.client(&config).map_err(ConfigureError::Invalid)?;
         let checked = client.check_account().await;

@@ -66,24 +66,35 @@ impl Lifecycle<Container> for Runpod {
         })
     }
 
-    async fn look(&self, known: &[Known<Container>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Container>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let listed = told(self.client.all_pods().await)?;
         let mut listed: HashMap<String, Pod> = listed.into_iter().map(|pod| (pod.id.clone(), pod)).collect();
         let mut signs = Vec::with_capacity(known.len());
         for known in known {
             let Some(place) = &known.place else {
-                signs.push(Sign::Well);
+                signs.push(None);
                 continue;
             };
             // A new pod may not be listed yet.
             let pod = match listed.remove(&place.instance_id) {
                 Some(pod) => Some(pod),
-                None => told(self.client.pod(&place.instance_id).await)?,
+                None => match told(self.client.pod(&place.instance_id).await) {
+                    Ok(pod) => pod,
+                    // Of the others it is told how they are.
+                    Err(error) => {
+                        tracing::debug!(pod.id = place.instance_id, %error, "Runpod does not tell how a pod is");
+                        signs.push(None);
+                        continue;
+                    }
+                },
             };
-            signs.push(match pod {
+            signs.push(Some(match pod {
                 Some(pod) => sign_of(place, &pod),
                 None => Sign::Lost("Runpod does not have the pod any more".to_owned()),
-            });
+            }));
         }
         Ok(signs)
     }

@@ -46,20 +46,23 @@ impl Lifecycle<Volume> for Runpod {
         Ok(Step::Ready(place(id, size)))
     }
 
-    async fn look(&self, known: &[Known<Volume>]) -> Result<Vec<Sign<VolumeProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Volume>],
+    ) -> Result<Vec<Option<Sign<VolumeProvisioningData>>>, ComputeError> {
         let listed = told(self.client.network_volumes().await)?;
         let mut signs = Vec::with_capacity(known.len());
         for known in known {
             let Some(place) = &known.place else {
-                signs.push(Sign::Well);
+                signs.push(None);
                 continue;
             };
             let is_listed = listed.iter().any(|volume| volume.id == place.volume_id);
             let exists = is_listed || told(self.client.network_volume(&place.volume_id).await)?.is_some();
-            signs.push(match exists {
+            signs.push(Some(match exists {
                 true => Sign::Well,
                 false => Sign::Lost("Runpod does not have the volume any more".to_owned()),
-            });
+            }));
         }
         Ok(signs)
     }

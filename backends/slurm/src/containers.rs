@@ -36,7 +36,10 @@ impl Lifecycle<Container> for Slurm {
         })
     }
 
-    async fn look(&self, known: &[Known<Container>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+    async fn look(
+        &self,
+        known: &[Known<Container>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let job = |known: &Known<Container>| Named::of_instance(&known.place.as_ref()?.instance_id);
         self.look_at(known, |known| (known.site.clone(), job(known)))
             .await

@@ -43,7 +43,7 @@ impl Lifecycle<Group> for Slurm {
     async fn look(
         &self,
         known: &[Known<Group>],
-    ) -> Result<Vec<Sign<ComputeGroupProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<ComputeGroupProvisioningData>>>, ComputeError> {
         self.look_at(known, |known| (known.site.clone(), job_of(known)))
             .await
     }

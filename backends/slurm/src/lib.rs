@@ -26,11 +26,11 @@ mod share;
 mod ssh;
 mod submission;
 
-use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{CloudKind, Env, Kind};
+use dstack_backend::{CloudKind, Env, Kind, look_by_place};
 use dstack_compute::config::SlurmConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Group, Lifecycle, Owned,
@@ -39,7 +39,7 @@ use dstack_compute::{
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use futures_util::StreamExt as _;
-use futures_util::{future::join_all, stream};
+use futures_util::stream;
 
 use cluster::Cluster;
 pub use login::{LoginError, LoginNode, LoginNodes, Output};
@@ -83,6 +83,11 @@ impl CloudKind for SlurmKind {
         }
     }
 
+    /// Images are imported first.
+    fn provisioning_timeout(_: &str) -> Duration {
+        Duration::from_secs(20 * 60)
+    }
+
     async fn check(&self, config: SlurmConfig) -> Result<SlurmConfig, ConfigureError> {
         configure::check(self, &config).await?;
         Ok(config)
@@ -112,42 +117,18 @@ impl Slurm {
     }
 
     /// How jobs are, each cluster asked once.
-    async fn look_at<K: Sync, P>(
+    async fn look_at<K, P>(
         &self,
         known: &[K],
-        place: impl Fn(&K) -> (String, Option<Named>) + Send,
-    ) -> Result<Vec<Sign<P>>, ComputeError> {
-        let mut by_cluster: HashMap<String, Vec<(usize, Option<Named>)>> = HashMap::new();
-        for (at, known) in known.iter().enumerate() {
-            let (cluster, named) = place(known);
-            by_cluster.entry(cluster).or_default().push((at, named));
-        }
-        let asked = by_cluster.into_iter().map(|(cluster, known)| async move {
-            let (places, jobs): (Vec<usize>, Vec<Option<Named>>) = known.into_iter().unzip();
-            let told = match self.cluster(&cluster) {
-                Ok(cluster) => cluster.look(&jobs).await,
-                Err(error) => Err(error),
-            };
-            (places, told)
-        });
-        let mut signs: Vec<(usize, Sign<P>)> = Vec::new();
-        let mut failed = None;
-        for (places, told) in join_all(asked).await {
-            match told {
-                Ok(told) => signs.extend(places.into_iter().zip(told)),
-                // Of a cluster that does not tell nothing is concluded, and the others are told of all the same.
-                Err(error) => {
-                    tracing::debug!(%error, "a cluster does not tell how jobs are");
-                    signs.extend(places.into_iter().map(|at| (at, Sign::Well)));
-                    failed = Some(error);
-                }
-            }
-        }
-        if let Some(error) = failed.filter(|_| signs.iter().all(|(_, sign)| matches!(sign, Sign::Well))) {
-            return Err(error);
-        }
-        signs.sort_by_key(|(at, _)| *at);
-        Ok(signs.into_iter().map(|(_, sign)| sign).collect())
+        place: impl Fn(&K) -> (String, Option<Named>),
+    ) -> Result<Vec<Option<Sign<P>>>, ComputeError> {
+        let jobs: Vec<(String, Option<Named>)> = known.iter().map(place).collect();
+        let cluster = |(cluster, job): &'_ (String, Option<Named>)| job.as_ref().map(|_| cluster.clone());
+        look_by_place(&jobs, cluster, |cluster, jobs| async move {
+            let jobs: Vec<&Named> = jobs.into_iter().filter_map(|(_, job)| job.as_ref()).collect();
+            self.cluster(&cluster)?.look(&jobs).await
+        })
+        .await
     }
 }
 

@@ -303,13 +303,10 @@ impl Cluster {
     }
 
     /// How these jobs are, in the same order.
-    pub(crate) async fn look<P>(&self, known: &[Option<Named>]) -> Result<Vec<Sign<P>>, ComputeError> {
-        let ids: Vec<&str> = known.iter().flatten().map(|named| named.id.as_str()).collect();
+    pub(crate) async fn look<P>(&self, known: &[&Named]) -> Result<Vec<Sign<P>>, ComputeError> {
+        let ids: Vec<&str> = known.iter().map(|named| named.id.as_str()).collect();
         let listed = self.commands.jobs(&ids).await?;
-        let sign = |named: &Option<Named>| {
-            let Some(named) = named else {
-                return Sign::Well;
-            };
+        let sign = |named: &&Named| {
             let job = listed
                 .iter()
                 .find(|job| job.id == named.id && job.name == named.name);

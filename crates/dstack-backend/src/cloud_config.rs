@@ -1,8 +1,9 @@
 use serde_json::json;
 
-/// User data for cloud-init: lets keys log in, after these commands have run as root. Agents are brought over SSH afterwards.
+/// User data for cloud-init, which carries it out at the first start of a machine: these public keys may log in as the image's user,
+/// then these shell commands are run as root, one after the other. Whoever logs in may find that they have not ended yet.
 ///
-/// JSON is YAML: nothing has to be quoted otherwise.
+/// It is written as JSON, which is YAML, so that texts need no other quotes.
 pub fn cloud_config(authorized_keys: &[String], commands: &[String]) -> String {
     let run: Vec<_> = commands.iter().map(|command| ["sh", "-c", command]).collect();
     let config = match run.is_empty() {

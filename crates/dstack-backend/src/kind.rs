@@ -1,10 +1,13 @@
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig, TypedConfig};
-use dstack_compute::{Backend, BackendKind, Capabilities, ComputeError, ConfigureError};
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, PROVISIONING_TIMEOUT,
+};
 use dstack_model::backends::BackendType;
 
 /// What backends of one type need to be configured and opened; [`Kind`] makes the contract's [`BackendKind`] of it.
@@ -15,6 +18,11 @@ pub trait CloudKind: Debug + Send + Sync + Sized + 'static {
 
     /// What backends of this type can do.
     fn capabilities() -> Capabilities;
+
+    /// See [`BackendKind::provisioning_timeout`].
+    fn provisioning_timeout(_instance_type: &str) -> Duration {
+        PROVISIONING_TIMEOUT
+    }
 
     /// Checks a configuration with the cloud; returns it as it is to be stored.
     ///
@@ -62,6 +70,10 @@ impl<C: CloudKind> BackendKind for Kind<C> {
 
     fn capabilities(&self) -> Capabilities {
         C::capabilities()
+    }
+
+    fn provisioning_timeout(&self, instance_type: &str) -> Duration {
+        C::provisioning_timeout(instance_type)
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {

@@ -11,6 +11,7 @@ mod cloud_config;
 mod env;
 mod failures;
 mod kind;
+mod look;
 mod made;
 mod offers;
 
@@ -20,5 +21,6 @@ pub use cloud_config::cloud_config;
 pub use env::Env;
 pub use failures::RecentFailures;
 pub use kind::{CloudKind, Kind};
+pub use look::look_by_place;
 pub use made::Made;
 pub use offers::{find_offers, offers_in, vendor_offers};

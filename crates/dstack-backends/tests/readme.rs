@@ -1,4 +1,4 @@
-//! The README's table of backends says what this build has.
+//! The README's table of backends says what this build has; and each kind says how long its machines have.
 #![allow(clippy::unwrap_used)] // tests
 
 use std::collections::HashMap;
@@ -78,4 +78,25 @@ fn the_table_of_backends_is_up_to_date() {
         fs_err::read_to_string(&path).unwrap() == current,
         "README.md has another table of backends than this build: DSTACK_UPDATE_PAGES=1 cargo nextest run -p dstack-backends"
     );
+}
+
+/// As in dstack 0.22.5 (backends §9).
+#[test]
+fn slow_clouds_have_more_time() {
+    let registry = registry();
+    let minutes = registry.types().into_iter().map(|kind| {
+        let limit = registry.provisioning_timeout(kind, "any");
+        (kind.to_string(), limit.as_secs() / 60)
+    });
+    let minutes: HashMap<String, u64> = minutes.collect();
+    let expected = [
+        ("aws", 10),
+        ("cloudrift", 30),
+        ("kubernetes", 20),
+        ("runpod", 20),
+        ("slurm", 20),
+    ];
+    for (kind, expected) in expected {
+        assert_eq!(minutes[kind], expected, "{kind}");
+    }
 }

@@ -22,6 +22,7 @@ mod yaml;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_model::backends::BackendType;
@@ -43,7 +44,7 @@ pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
 pub use machines::{Machine, MachineRequest, Owner};
 pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
 pub use placements::{Placement, PlacementRequest, placement_name};
-pub use registry::{BackendKind, ConfigureError, Registry};
+pub use registry::{BackendKind, ConfigureError, PROVISIONING_TIMEOUT, Registry};
 pub use volumes::{Attachment, AttachmentSite, Volume, VolumeRequest, Volumes};
 
 /// One configured cloud of one project.
@@ -130,6 +131,11 @@ pub trait Backends: Send + Sync + Debug {
     /// # Errors
     /// The configurations cannot be read.
     async fn accounts(&self) -> Result<Vec<Account>, ComputeError>;
+
+    /// [`BackendKind::provisioning_timeout`] of this type of backends, configured or not.
+    fn provisioning_timeout(&self, _kind: BackendType, _instance_type: &str) -> Duration {
+        PROVISIONING_TIMEOUT
+    }
 }
 
 /// One account of a cloud, as far as anybody can tell: what these projects have configured alike, credentials included.

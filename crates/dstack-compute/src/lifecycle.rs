@@ -34,10 +34,13 @@ pub trait Lifecycle<R: Resource>: Send + Sync {
 
     /// How those are that were made, in the same order. A cloud that lists many at once is asked once.
     ///
+    /// `None`: it could not be asked, as its region or cluster does not answer, or it has no place. That says nothing of it, and of
+    /// the others what is so.
+    ///
     /// # Errors
-    /// The cloud does not tell: nothing is concluded from that.
-    async fn look(&self, known: &[Known<R>]) -> Result<Vec<Sign<R::Place>>, ComputeError> {
-        Ok(known.iter().map(|_| Sign::Well).collect())
+    /// The cloud does not tell of any: nothing is concluded from that.
+    async fn look(&self, known: &[Known<R>]) -> Result<Vec<Option<Sign<R::Place>>>, ComputeError> {
+        Ok(known.iter().map(|_| Some(Sign::Well)).collect())
     }
 
     /// Removes it with all its pieces; asked again until it is gone. What does not exist is gone.

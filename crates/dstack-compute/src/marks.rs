@@ -62,6 +62,14 @@ impl std::fmt::Display for NameCode {
     }
 }
 
+/// The letters and digits of a name, lower-case, with one hyphen for all that is between them.
+fn hyphened(name: &str) -> String {
+    let lower = name.to_ascii_lowercase();
+    let parts = lower.split(|c: char| !c.is_ascii_alphanumeric());
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    parts.join("-")
+}
+
 /// Only lower-case digits, as they were written.
 fn hex(text: &str, length: usize) -> Option<u64> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -84,24 +92,12 @@ impl Marks {
     }
 
     /// A name of at most `longest` characters of `[a-z0-9-]`, the same at each call: `dstack-<name>-<code>`. Of the row's name,
-    /// there is as much in it as fits.
+    /// there is as much in it as fits. No hyphen follows another, and none is at the end: some vendors refuse that.
     pub fn name(&self, longest: usize) -> String {
         let code = self.code();
         let room = longest.saturating_sub(PREFIX.len() + NameCode::LENGTH + 1);
-        let plain: String = self
-            .name
-            .to_ascii_lowercase()
-            .chars()
-            .map(|c| {
-                if c.is_ascii_lowercase() || c.is_ascii_digit() {
-                    c
-                } else {
-                    '-'
-                }
-            })
-            .take(room)
-            .collect();
-        match plain.trim_matches('-') {
+        let plain: String = hyphened(&self.name).chars().take(room).collect();
+        match plain.trim_end_matches('-') {
             "" => format!("{PREFIX}{code}"),
             plain => format!("{PREFIX}{plain}-{code}"),
         }
@@ -137,6 +133,8 @@ mod tests {
             ("train-0-0", 33, "dstack-trai-7728950e-0123456789ab"),
             ("train-0-0", 28, "dstack-7728950e-0123456789ab"),
             ("---", 60, "dstack-7728950e-0123456789ab"),
+            ("a--b_-ü€c-", 60, "dstack-a-b-c-7728950e-0123456789ab"),
+            ("tra--in", 33, "dstack-tra-7728950e-0123456789ab"),
         ] {
             let marks = marks(name);
             let made = marks.name(longest);

@@ -2,12 +2,16 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_model::backends::BackendType;
 
 use crate::config::{BackendConfig, SplitConfig};
 use crate::{Backend, Capabilities, ComputeError};
+
+/// How long machines and containers may take until their agent answers, where the backend says nothing else.
+pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Why a backend cannot be configured this way.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +37,11 @@ pub trait BackendKind: Send + Sync + Debug {
 
     /// What all backends of this kind can do.
     fn capabilities(&self) -> Capabilities;
+
+    /// How long a machine or container of this type may take from when it is asked for until its agent answers.
+    fn provisioning_timeout(&self, _instance_type: &str) -> Duration {
+        PROVISIONING_TIMEOUT
+    }
 
     /// Checks a configuration with the cloud, creates there what every instance needs, and gives what is to be stored:
     /// the configuration with what was found out filled in.
@@ -91,6 +100,13 @@ impl Registry {
     /// The kind of that type, if the build has it.
     pub fn get(&self, kind: BackendType) -> Option<&Arc<dyn BackendKind>> {
         self.0.iter().find(|known| known.kind() == kind)
+    }
+
+    /// [`BackendKind::provisioning_timeout`] of that type; of one that the build does not have, [`PROVISIONING_TIMEOUT`].
+    pub fn provisioning_timeout(&self, kind: BackendType, instance_type: &str) -> Duration {
+        self.get(kind).map_or(PROVISIONING_TIMEOUT, |kind| {
+            kind.provisioning_timeout(instance_type)
+        })
     }
 
     /// All types that can be configured, in the order in which they are listed; those that dstack 0.22.5 does not have come last.

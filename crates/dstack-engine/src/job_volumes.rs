@@ -1,37 +1,49 @@
-//! The network volumes of a project, for the jobs that are about to get a place.
+//! The network volumes of a project, for the jobs that are about to get a place: which of them are free, which a job takes, and which it
+//! gives back without having had them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::configurations::MountPoint;
-use dstack_model::instances::InstanceRuntime;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, JobSpec};
 use dstack_model::volumes::VolumeProvisioningData;
 use dstack_plan::lifecycle::WaitReason;
-use dstack_plan::lifecycle::attachment::DETACH_TIMEOUT;
+use dstack_plan::lifecycle::attachment::awaited_until;
 use dstack_plan::offers::AvailableOffers;
 use dstack_plan::volumes::{
     Candidate, Location, are_together, check_mounts, choose, claim, locations, marked_for_deletion, not_found,
 };
 use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, VolumeRow};
 use dstack_store::{AttachmentsOf, Changes, VolumeUse};
-use dstack_units::{ProjectId, Time, VolumeId};
+use dstack_units::{InstanceId, JobId, ProjectId, Time, VolumeId};
 
 use crate::Result;
 use crate::context::Context;
+use crate::operations::containers::is_offered;
 
 /// How long it may take to detach a volume while a machine is made for the next job already.
 const DETACHED_SOON: Duration = Duration::from_secs(60);
 
-/// Volumes that jobs name, and who has them.
-#[derive(Debug, Default)]
-pub struct ProjectVolumes {
+/// Volumes that jobs name, and who has them, as of one moment.
+#[derive(Debug)]
+pub(crate) struct ProjectVolumes {
+    /// When they were read: what is decided is decided for this time.
+    now: Time,
     rows: Vec<VolumeRow>,
     uses: Vec<VolumeUse>,
-    /// Those that were given away since they were read.
+    /// Those that were given away since they were read, each with who has it, in words for users.
     given: Vec<(VolumeId, String)>,
+}
+
+/// What is claimed for jobs.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    /// The offers of which their instances can be made.
+    pub(crate) offers: AvailableOffers,
+    /// The other offers: with other volumes.
+    pub(crate) elsewhere: Vec<Offer>,
 }
 
 /// A volume that a job gets.
@@ -51,22 +63,26 @@ fn check_attachable(volumes: &[Chosen], backend: BackendType) -> Result<(), Stri
     }
 }
 
-/// The volume that a job has for each of its mount points, in their order.
+/// The volume that a job has for each of its mount points, and the path of that, in their order.
 ///
 /// # Errors
 /// It does not have one for each of them: why, in words for users.
-pub fn kept<'a>(spec: &JobSpec, attachments: &'a [AttachmentRow]) -> Result<Vec<&'a AttachmentRow>, String> {
-    let of_names = |names: &[String]| {
+pub(crate) fn kept<'a>(
+    spec: &'a JobSpec,
+    attachments: &'a [AttachmentRow],
+) -> Result<Vec<(&'a AttachmentRow, &'a str)>, String> {
+    let of_mount = |(names, path): (&[String], &'a str)| {
         let row = attachments.iter().find(|row| names.contains(&row.name));
-        row.ok_or_else(|| format!("{} was not kept for the job", names.join(" or ")))
+        let row = row.ok_or_else(|| format!("{} was not kept for the job", names.join(" or ")))?;
+        Ok((row, path))
     };
-    mounted(spec).map(of_names).collect()
+    mounted(spec).map(of_mount).collect()
 }
 
-/// The names that the mount points of network volumes have, in their order.
-fn mounted(spec: &JobSpec) -> impl Iterator<Item = &[String]> {
+/// The names that the mount points of network volumes have, and their paths, in their order.
+fn mounted(spec: &JobSpec) -> impl Iterator<Item = (&[String], &str)> {
     spec.volumes.iter().flatten().filter_map(|mount| match mount {
-        MountPoint::Volume(mount) => Some(mount.name.as_slice()),
+        MountPoint::Volume(mount) => Some((mount.name.as_slice(), mount.path.as_str())),
         MountPoint::Instance(_) => None,
     })
 }
@@ -76,9 +92,10 @@ impl ProjectVolumes {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn load(ctx: &Context, project: ProjectId) -> Result<Self> {
+    pub(crate) async fn load(ctx: &Context, project: ProjectId, now: Time) -> Result<Self> {
         let store = &ctx.deps.store;
         Ok(Self {
+            now,
             // Whoever takes a volume changes its row: it is read first.
             rows: store.volumes(project).await?,
             uses: store.attachments(AttachmentsOf::Project(project)).await?,
@@ -90,25 +107,32 @@ impl ProjectVolumes {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn of_jobs<'j>(
+    pub(crate) async fn of_jobs<'j>(
         ctx: &Context,
         project: ProjectId,
         mut jobs: impl Iterator<Item = &'j JobRow>,
+        now: Time,
     ) -> Result<Self> {
         match jobs.any(JobRow::mounts_volumes) {
-            true => Self::load(ctx, project).await,
-            false => Ok(Self::default()),
+            true => Self::load(ctx, project, now).await,
+            false => Ok(Self {
+                now,
+                rows: Vec::new(),
+                uses: Vec::new(),
+                given: Vec::new(),
+            }),
         }
     }
 
-    /// Where a job can be for the sake of its volumes; empty: it has none.
+    /// Where a job can be for the sake of its volumes; empty: it has none, and can be anywhere.
     ///
     /// # Errors
-    /// It can be nowhere, or nowhere yet.
-    pub fn places(&self, spec: &JobSpec, now: Time) -> Result<Vec<Location>, NoPlace> {
+    /// It can be nowhere: its volumes are not there, not active, apart from each other, or used by others. Or nowhere yet, as one of
+    /// them is being detached.
+    pub(crate) fn places(&self, spec: &JobSpec) -> Result<Vec<Location>, NoPlace> {
         let mounts = self.mounts(spec).map_err(NoPlace::Never)?;
         check_mounts(&mounts).map_err(|error| NoPlace::Never(error.to_string()))?;
-        let free = self.free(mounts, now).map_err(|taken| match taken {
+        let free = self.free(mounts).map_err(|taken| match taken {
             Taken {
                 until: Some(until), ..
             } => NoPlace::Until(until),
@@ -121,17 +145,21 @@ impl ProjectVolumes {
         Ok(locations(&free))
     }
 
-    /// The volumes that a job gets on a machine that is there.
-    fn on(&self, spec: &JobSpec, place: &JobProvisioningData, now: Time) -> Result<Vec<Chosen>, String> {
-        let mounts = self.free(self.mounts(spec)?, now).map_err(|taken| taken.why)?;
+    /// The volumes that a job gets on an instance that is made.
+    ///
+    /// # Errors
+    /// One of its mount points gets none there: why, in words for users.
+    fn on(&self, spec: &JobSpec, place: &JobProvisioningData) -> Result<Vec<Chosen>, String> {
+        let mounts = self.free(self.mounts(spec)?).map_err(|taken| taken.why)?;
         let (backend, zone) = (place.base_backend(), place.availability_zone.as_deref());
         let chosen = choose(&mounts, backend, &place.region, zone).map_err(|error| error.to_string())?;
-        let chosen = self.chosen(&chosen)?;
-        check_attachable(&chosen, backend)?;
-        Ok(chosen)
+        self.chosen(&chosen)
     }
 
-    /// Of the volumes the rows, and what their cloud made of them.
+    /// The rows of the volumes, and what their cloud made of them.
+    ///
+    /// # Errors
+    /// One of them is not made yet.
     fn chosen(&self, volumes: &[Candidate<'_>]) -> Result<Vec<Chosen>, String> {
         let of_candidate = |candidate: &Candidate<'_>| {
             let row = self.rows.iter().find(|row| row.name == candidate.name)?;
@@ -148,8 +176,11 @@ impl ProjectVolumes {
         found.collect()
     }
 
-    /// The job has got its volumes on the machine, which is there: rows that say so, and names for the job's own row.
-    pub fn give(
+    /// The job has got its volumes on the instance, which is made: rows that say so, and names for the job's own row.
+    ///
+    /// # Errors
+    /// Why the job does not get its volumes, in words for users.
+    pub(crate) fn give(
         &mut self,
         ctx: &Context,
         changes: &mut Changes,
@@ -159,40 +190,50 @@ impl ProjectVolumes {
         let Some(place) = instance.job_provisioning_data.as_deref() else {
             return Ok(Vec::new());
         };
-        let chosen = self.on(&job.job_spec, place, ctx.now())?;
+        let chosen = self.on(&job.job_spec, place)?;
+        let handed_over = instance.offer.as_deref().is_some_and(is_offered);
+        if !handed_over {
+            check_attachable(&chosen, place.base_backend())?;
+        }
         let names = chosen.iter().map(|one| one.row.name.clone()).collect();
-        self.take(ctx, changes, chosen, (instance, job), false);
+        self.take(ctx, changes, chosen, (instance, job), handed_over);
         Ok(names)
     }
 
-    /// Each of the jobs has its volumes from now on, on the instance that is to be made for it: rows that say so. Returns the offers
-    /// of which the instances can be made then.
+    /// Each of the jobs has its volumes from now on, on the instance that is to be made for it: rows that say so.
     ///
     /// # Errors
     /// Why the jobs do not get their volumes, in words for users.
-    pub fn claim(
+    pub(crate) fn claim(
         &mut self,
         ctx: &Context,
         changes: &mut Changes,
         jobs: &[(&InstanceRow, &JobRow)],
-        offers: &Arc<AvailableOffers>,
-    ) -> Result<Arc<AvailableOffers>, String> {
+        offers: &AvailableOffers,
+    ) -> Result<Claimed, String> {
         if !jobs.iter().any(|(_, job)| job.mounts_volumes()) {
-            return Ok(Arc::clone(offers));
+            return Ok(Claimed {
+                offers: offers.clone(),
+                elsewhere: Vec::new(),
+            });
         }
-        let (left, chosen) = {
+        let (claimed, chosen) = {
             let free = |job: &JobRow| {
-                let free = self.free(self.mounts(&job.job_spec)?, ctx.now());
+                let free = self.free(self.mounts(&job.job_spec)?);
                 free.map_err(|taken| taken.why)
             };
             let mounts = jobs.iter().map(|(_, job)| free(job));
             let mounts = mounts.collect::<Result<Vec<_>, String>>()?;
             let claim = claim(&mounts, offers).map_err(|error| error.to_string())?;
             let chosen = claim.volumes.iter().map(|volumes| self.chosen(volumes));
-            (claim.offers, chosen.collect::<Result<Vec<_>, String>>()?)
+            let claimed = Claimed {
+                offers: claim.offers,
+                elsewhere: claim.elsewhere,
+            };
+            (claimed, chosen.collect::<Result<Vec<_>, String>>()?)
         };
-        let first = left.best.first();
-        let handed_over = first.is_some_and(|offer| offer.instance_runtime == InstanceRuntime::Runner);
+        let first = claimed.offers.best.first();
+        let handed_over = first.is_some_and(is_offered);
         if let Some(offer) = first.filter(|_| !handed_over) {
             for volumes in &chosen {
                 check_attachable(volumes, offer.backend)?;
@@ -201,10 +242,23 @@ impl ProjectVolumes {
         for (of, volumes) in jobs.iter().zip(chosen) {
             self.take(ctx, changes, volumes, *of, handed_over);
         }
-        Ok(Arc::new(left))
+        Ok(claimed)
     }
 
-    /// Nobody else gets the volumes.
+    /// What the job was to have on the instance, of which nothing is left, is free from now on.
+    pub(crate) fn give_back(&mut self, changes: &mut Changes, instance: InstanceId, job: JobId) {
+        let is_its = |one: &mut VolumeUse| one.row.instance_id == instance && one.row.job_id == job;
+        for one in self.uses.extract_if(.., is_its) {
+            if let Some(volume) = self.rows.iter().find(|row| row.id == one.row.volume_id) {
+                let mut used = volume.clone();
+                used.used(self.now);
+                changes.touch(used);
+            }
+            changes.remove_silently(one.row);
+        }
+    }
+
+    /// The volumes are the job's, on the instance: nobody else gets them but, where they are `handed_over`, other containers.
     fn take(
         &mut self,
         ctx: &Context,
@@ -213,7 +267,7 @@ impl ProjectVolumes {
         (instance, job): (&InstanceRow, &JobRow),
         handed_over: bool,
     ) {
-        let now = ctx.now();
+        let now = self.now;
         for Chosen { mut row, made } in volumes {
             if !handed_over {
                 let holder = format!(
@@ -231,7 +285,10 @@ impl ProjectVolumes {
         }
     }
 
-    /// For each mount point the volumes that it names.
+    /// For each mount point the volumes that it names, in its order.
+    ///
+    /// # Errors
+    /// One of them is not there, or about to be deleted: in words for users.
     fn mounts(&self, spec: &JobSpec) -> Result<Vec<Vec<Candidate<'_>>>, String> {
         let of_names = |names: &[String]| {
             let mut found = Vec::with_capacity(names.len());
@@ -245,20 +302,19 @@ impl ProjectVolumes {
             }
             Ok(found)
         };
-        mounted(spec).map(of_names).collect()
+        mounted(spec).map(|(names, _)| of_names(names)).collect()
     }
 
     /// The mount points without volumes that are taken by machines, as no two of these can have one.
-    fn free<'a>(
-        &'a self,
-        mounts: Vec<Vec<Candidate<'a>>>,
-        now: Time,
-    ) -> Result<Vec<Vec<Candidate<'a>>>, Taken> {
+    ///
+    /// # Errors
+    /// All volumes of a mount point are taken.
+    fn free<'a>(&'a self, mounts: Vec<Vec<Candidate<'a>>>) -> Result<Vec<Vec<Candidate<'a>>>, Taken> {
         let mut free = Vec::with_capacity(mounts.len());
         for volumes in mounts {
             let (mut left, mut taken) = (Vec::new(), Vec::new());
             for volume in volumes {
-                match self.taken(volume.name, now) {
+                match self.taken(volume.name) {
                     None => left.push(volume),
                     Some(by) => taken.push(by),
                 }
@@ -275,8 +331,8 @@ impl ProjectVolumes {
         Ok(free)
     }
 
-    /// Why a job does not get a volume, of which only one machine can have it.
-    fn taken(&self, name: &str, now: Time) -> Option<Taken> {
+    /// Why a job does not get a volume, which only one machine can have; `None`: it is free, or will be soon enough.
+    fn taken(&self, name: &str) -> Option<Taken> {
         let volume = self.rows.iter().find(|row| row.name == name)?;
         let for_good = |holder: &str| Taken {
             why: format!("{name}: {holder}"),
@@ -285,7 +341,9 @@ impl ProjectVolumes {
         if let Some((_, holder)) = self.given.iter().find(|(given, _)| *given == volume.id) {
             return Some(for_good(holder));
         }
-        let is_its = |one: &&VolumeUse| one.row.volume_id == volume.id && !one.row.handed_over;
+        let is_its = |one: &&VolumeUse| {
+            one.row.volume_id == volume.id && !one.row.handed_over && one.row.takes_volume()
+        };
         let mut its = self.uses.iter().filter(is_its);
         its.find_map(|one| {
             let instance = &one.row.instance_name;
@@ -294,13 +352,13 @@ impl ProjectVolumes {
                     "it is attached to {instance}, where {job} uses it"
                 )));
             }
-            let until = match let_go(&one.row, now) {
+            let until = match let_go(one.leaving_since(), one.row.forced_from, self.now) {
                 LetGo::Soon => return None,
                 LetGo::By(until) => Some(until),
                 LetGo::Never => None,
             };
             Some(Taken {
-                why: format!("{name}: {}", not_let_go(&one.row, now)),
+                why: format!("{name}: {}", not_let_go(one, self.now)),
                 until,
             })
         })
@@ -317,7 +375,7 @@ struct Taken {
 
 /// Why a job can be nowhere for the sake of its volumes.
 #[derive(Debug)]
-pub enum NoPlace {
+pub(crate) enum NoPlace {
     /// For this reason, in words for users.
     Never(String),
     /// A volume is being detached, which takes longer than it should. Waited for until then at the latest, without a machine.
@@ -334,33 +392,35 @@ enum LetGo {
     Never,
 }
 
-fn let_go(row: &AttachmentRow, now: Time) -> LetGo {
-    let Some(since) = row.detaching_since else {
+/// Of one that is on its way back since then; `None`: it is not known since when.
+fn let_go(since: Option<Time>, forced_from: Option<Time>, now: Time) -> LetGo {
+    let Some(since) = since else {
         return LetGo::Soon;
     };
+    let until = awaited_until(since, forced_from);
     match now {
         now if now < since + DETACHED_SOON => LetGo::Soon,
-        now if now < since + DETACH_TIMEOUT => LetGo::By(since + DETACH_TIMEOUT),
+        now if now < until => LetGo::By(until),
         _ => LetGo::Never,
     }
 }
 
-fn not_let_go(row: &AttachmentRow, now: Time) -> String {
-    let since = row.detaching_since.unwrap_or(now);
+fn not_let_go(held: &VolumeUse, now: Time) -> String {
+    let since = held.leaving_since().unwrap_or(now);
     let minutes = now.since(since).as_secs() / 60;
-    let error = match row.waiting_for() {
+    let error = match held.row.waiting_for() {
         Some(WaitReason::VolumeDetached { error, .. }) => error.as_deref(),
         _ => None,
     };
     let error = error.map(|error| format!(": {error}")).unwrap_or_default();
     format!(
         "{} has not let go of it for {minutes} minutes{error}",
-        row.instance_name
+        held.row.instance_name
     )
 }
 
 /// What is said to users of a job that does not get its volumes, in the words of dstack 0.22.5.
-pub fn not_attached(why: &str) -> String {
+pub(crate) fn not_attached(why: &str) -> String {
     format!("Failed to attach volume: {why}")
 }
 

@@ -30,7 +30,7 @@ pub mod follow;
 pub mod health;
 pub mod hosts;
 pub mod inputs;
-pub mod job_volumes;
+mod job_volumes;
 pub mod lease_set;
 pub mod look;
 pub mod observations;

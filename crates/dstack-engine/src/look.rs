@@ -1,6 +1,6 @@
 //! How machines and containers of clouds are, asked of their clouds now and then: one that broke, one that is to be taken away.
 //!
-//! Clouds are asked for many at once. One that takes long holds up no other.
+//! Clouds are asked for many at once, some calls at a time: one that takes long holds up few others of its account.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,8 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_store::EntityRef;
 use dstack_store::rows::InstanceRow;
 use dstack_units::{ComputeGroupId, InstanceId, ProjectId, Time};
+use futures_util::StreamExt as _;
+use futures_util::stream;
 
 use crate::context::Context;
 use crate::operations::clouds::{backend, in_time};
@@ -26,6 +28,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// So many are asked for in one call.
 const AT_ONCE: usize = 100;
+
+/// So many calls to one account are under way, that a slow one holds up few others.
+const CALLS_AT_ONCE: usize = 4;
 
 /// One backend of one project.
 type Account = (ProjectId, BackendType);
@@ -130,22 +135,11 @@ async fn look_at(ctx: &Context, account: Account, rows: Vec<InstanceRow>) {
             .is_some_and(|place| place.dockerized)
     };
     let (machines, containers): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_machine);
-    for (rows, looked) in [
-        (&members, look_at_groups(ctx, account, &members).await),
-        (
-            &machines,
-            look_at_instances::<Machine>(ctx, account, &machines).await,
-        ),
-        (
-            &containers,
-            look_at_instances::<Container>(ctx, account, &containers).await,
-        ),
-    ] {
-        if let Err(error) = looked {
-            let (project, kind) = account;
-            tracing::debug!(project.id = %project, backend.r#type = %kind, count = rows.len(), %error, "a cloud does not tell how instances are");
-        }
-    }
+    tokio::join!(
+        look_at_groups(ctx, account, &members),
+        look_at_instances::<Machine>(ctx, account, &machines),
+        look_at_instances::<Container>(ctx, account, &containers),
+    );
 }
 
 /// A kind of what is looked at.
@@ -183,11 +177,7 @@ impl LookedAt for Group {
     }
 }
 
-async fn look_at_instances<R>(
-    ctx: &Context,
-    account: Account,
-    rows: &[InstanceRow],
-) -> Result<(), ComputeError>
+async fn look_at_instances<R>(ctx: &Context, account: Account, rows: &[InstanceRow])
 where
     R: LookedAt<Site = String, Place = JobProvisioningData>,
 {
@@ -200,37 +190,40 @@ where
         })
     };
     let pairs = rows.iter().filter_map(|row| Some((row, known(row)?)));
-    let (signs, failed) = look_at_all(ctx, account, pairs.collect()).await;
-    for (row, sign) in signs {
-        take(ctx, row, sign);
-    }
-    failed.map_or(Ok(()), Err)
+    look_at_all(ctx, account, pairs.collect(), |row, sign| take(ctx, row, sign)).await;
 }
 
 /// As [`look_at_instances`], of containers that were made as one.
-async fn look_at_groups(ctx: &Context, account: Account, rows: &[InstanceRow]) -> Result<(), ComputeError> {
-    let groups: BTreeSet<ComputeGroupId> = rows.iter().filter_map(|row| row.compute_group_id).collect();
+async fn look_at_groups(ctx: &Context, account: Account, rows: &[InstanceRow]) {
+    let mut groups: BTreeMap<ComputeGroupId, Vec<&InstanceRow>> = BTreeMap::new();
+    for row in rows {
+        if let Some(id) = row.compute_group_id {
+            groups.entry(id).or_default().push(row);
+        }
+    }
     let mut pairs = Vec::new();
-    let mut unread = None;
-    for id in groups {
+    for (id, rows) in groups {
         match group(ctx, id).await {
-            Ok(found) => pairs.extend(found),
+            Ok(Some((members, known))) => pairs.push(((rows, members), known)),
+            Ok(None) => {}
             Err(error) => {
-                of_members(ctx, rows, |row| {
-                    (row.compute_group_id == Some(id)).then_some(None)
-                });
-                unread = Some(error);
+                not_told::<Group>(account, rows.len(), &error);
+                for row in rows {
+                    take(ctx, row, None);
+                }
             }
         }
     }
-    let (signs, failed) = look_at_all(ctx, account, pairs).await;
-    for (members, sign) in signs {
-        of_members(ctx, rows, |row| {
-            let node = members.iter().position(|member| *member == row.id)?;
-            Some(sign.as_ref().map(|sign| sign_of_member(row, node, sign)))
-        });
-    }
-    failed.or(unread).map_or(Ok(()), Err)
+    look_at_all(ctx, account, pairs, |(rows, members), sign| {
+        for row in rows {
+            // One that is not of the group any more is not spoken of.
+            if let Some(node) = members.iter().position(|member| *member == row.id) {
+                let sign = sign.as_ref().map(|sign| sign_of_member(row, node, sign));
+                take(ctx, row, sign);
+            }
+        }
+    })
+    .await;
 }
 
 /// A group by what is known of it, with its members in order; `None`: it is over, or its cloud has not made it.
@@ -251,53 +244,67 @@ async fn group(
     }))
 }
 
-/// The rows of which `said` knows something follow it.
-fn of_members(
+/// Asks an account how things are, so many at once, and hands on what it says of each as it comes; `None`: it does not tell.
+async fn look_at_all<T: Send, R: LookedAt>(
     ctx: &Context,
-    rows: &[InstanceRow],
-    said: impl Fn(&InstanceRow) -> Option<Option<Sign<JobProvisioningData>>>,
+    account: Account,
+    things: Vec<(T, Known<R>)>,
+    hand_on: impl Fn(T, Told<R>),
 ) {
-    for row in rows {
-        if let Some(sign) = said(row) {
-            take(ctx, row, sign);
+    if things.is_empty() {
+        return;
+    }
+    let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
+    let (project, kind) = account;
+    let cloud = &backend(ctx, project, kind, R::NAME, able).await;
+    let asked = chunks(things).into_iter().map(|(of, known)| async move {
+        let told = match cloud {
+            Ok(cloud) => ask(cloud.as_ref(), &known).await,
+            Err(error) => Err(error.clone()),
+        };
+        (of, told)
+    });
+    let failed = |count, error: &ComputeError| not_told::<R>(account, count, error);
+    hand_on_as_told(asked, hand_on, failed).await;
+}
+
+/// Makes calls, some at a time, and hands on what each tells as it comes; `failed`: of so many it tells nothing, and why.
+async fn hand_on_as_told<I, P>(
+    calls: impl Iterator<Item = impl Future<Output = (Vec<I>, Result<Vec<Option<Sign<P>>>, ComputeError>)>>,
+    hand_on: impl Fn(I, Option<Sign<P>>),
+    failed: impl Fn(usize, &ComputeError),
+) {
+    let mut answers = stream::iter(calls).buffer_unordered(CALLS_AT_ONCE);
+    while let Some((of, told)) = answers.next().await {
+        let (signs, error) = concluded(of, told);
+        if let Some(error) = error {
+            failed(signs.len(), &error);
+        }
+        for (thing, sign) in signs {
+            hand_on(thing, sign);
         }
     }
 }
 
-/// What an account says of each; `None`: it does not tell.
-async fn look_at_all<T, R: LookedAt>(
-    ctx: &Context,
-    (project, kind): Account,
-    mut things: Vec<(T, Known<R>)>,
-) -> (Vec<(T, Told<R>)>, Option<ComputeError>) {
-    let (mut signs, mut failed) = (Vec::new(), None);
-    if things.is_empty() {
-        return (signs, failed);
-    }
-    let able = |backend: &dyn Backend| R::lifecycle(backend).is_some();
-    let cloud = backend(ctx, project, kind, R::NAME, able).await;
+/// Things by what is asked for in one call.
+fn chunks<T, R: LookedAt>(mut things: Vec<(T, Known<R>)>) -> Vec<(Vec<T>, Vec<Known<R>>)> {
+    let mut chunks = Vec::new();
     while !things.is_empty() {
         let later = things.split_off(things.len().min(AT_ONCE));
-        let (asked, known): (Vec<T>, Vec<Known<R>>) = things.into_iter().unzip();
-        let told = match &cloud {
-            Ok(cloud) => ask(cloud.as_ref(), &known).await,
-            Err(error) => Err(error.clone()),
-        };
-        let (these, error) = concluded(asked, told);
-        signs.extend(these);
-        failed = error.or(failed);
+        chunks.push(things.into_iter().unzip());
         things = later;
     }
-    (signs, failed)
+    chunks
+}
+
+fn not_told<R: LookedAt>((project, kind): Account, count: usize, error: &ComputeError) {
+    tracing::debug!(project.id = %project, backend.r#type = %kind, count, %error, "a cloud does not tell how {} are", R::NAME);
 }
 
 /// What a cloud says of one thing; `None`: it does not tell.
 type Told<R> = Option<Sign<<R as Resource>::Place>>;
 
-async fn ask<R: LookedAt>(
-    cloud: &dyn Backend,
-    known: &[Known<R>],
-) -> Result<Vec<Sign<R::Place>>, ComputeError> {
+async fn ask<R: LookedAt>(cloud: &dyn Backend, known: &[Known<R>]) -> Result<Vec<Told<R>>, ComputeError> {
     match R::lifecycle(cloud) {
         Some(lifecycle) => in_time(lifecycle.look(known)).await,
         None => Err(ComputeError::Unsupported(R::NAME)),
@@ -308,7 +315,7 @@ async fn ask<R: LookedAt>(
 #[expect(clippy::type_complexity, reason = "what is told, and why it is not")]
 fn concluded<I, P>(
     asked: Vec<I>,
-    told: Result<Vec<Sign<P>>, ComputeError>,
+    told: Result<Vec<Option<Sign<P>>>, ComputeError>,
 ) -> (Vec<(I, Option<Sign<P>>)>, Option<ComputeError>) {
     let told = told.and_then(|signs| match signs.len() == asked.len() {
         true => Ok(signs),
@@ -319,7 +326,7 @@ fn concluded<I, P>(
         ))),
     });
     match told {
-        Ok(signs) => (asked.into_iter().zip(signs.into_iter().map(Some)).collect(), None),
+        Ok(signs) => (asked.into_iter().zip(signs).collect(), None),
         Err(error) => (asked.into_iter().map(|of| (of, None)).collect(), Some(error)),
     }
 }
@@ -386,15 +393,31 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_any_by_a_cloud_that_fails_or_tells_of_others() {
-        let (signs, error) = concluded(vec![1, 2], Ok(vec![Sign::Well, lost()]));
-        assert_eq!(signs, [(1, Some(Sign::Well)), (2, Some(lost()))]);
+        let (signs, error) = concluded(vec![1, 2, 3], Ok(vec![Some(Sign::Well), None, Some(lost())]));
+        assert_eq!(signs, [(1, Some(Sign::Well)), (2, None), (3, Some(lost()))]);
         assert!(error.is_none());
         let away = ComputeError::Configuration("its backend is not configured".to_owned());
-        for told in [Err(away), Ok(vec![lost()])] {
+        for told in [Err(away), Ok(vec![Some(lost())])] {
             let (signs, error) = concluded(vec![1, 2], told);
             assert_eq!(signs, [(1, None), (2, None)]);
             assert!(error.is_some());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_holds_up_no_other() {
+        let (slow, quick) = (Duration::from_secs(100), Duration::from_secs(1));
+        let calls = [(1, slow), (2, quick), (3, quick)]
+            .into_iter()
+            .map(async |(of, takes)| {
+                tokio::time::sleep(takes).await;
+                (vec![of], Ok(vec![Some(lost())]))
+            });
+        let told = Mutex::new(Vec::new());
+        let begun = tokio::time::Instant::now();
+        let hand_on = |of: i32, _| told.lock().unwrap().push((of, begun.elapsed().as_secs()));
+        hand_on_as_told(calls, hand_on, |_, _| panic!("all tell")).await;
+        assert_eq!(*told.lock().unwrap(), [(2, 1), (3, 1), (1, 100)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! module for each kind of subject, and [`load`] is the list of them.
 
 pub mod attachments;
+mod claims;
 pub mod clouds;
 pub mod compute_groups;
 pub mod containers;

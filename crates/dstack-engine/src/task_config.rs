@@ -7,6 +7,7 @@ use dstack_store::JobSnapshot;
 use dstack_store::rows::AttachmentRow;
 use dstack_system::Secret;
 
+use crate::job_volumes::{kept, not_attached};
 use crate::{Image, SshKeys};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -21,11 +22,15 @@ pub struct Access {
 }
 
 /// The task for the shim.
-pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfig {
+///
+/// # Errors
+/// The job does not have a network volume for each of its mount points: why, in words for users.
+pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> Result<TaskConfig, String> {
     let spec = &job.job.job_spec;
+    let volumes = kept(spec, &job.attachments).map_err(|error| not_attached(&error))?;
     let share = job.job.job_runtime_data.as_ref();
     let (registry_username, registry_password) = image.credentials.unwrap_or_default();
-    TaskConfig {
+    Ok(TaskConfig {
         id: job.job.id.to_string(),
         name: spec.job_name.clone(),
         registry_username,
@@ -48,8 +53,11 @@ pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfi
             Some(JobNetworkMode::Host) => NetworkMode::Host,
             _ => NetworkMode::Bridge,
         },
-        volumes: attached(job).map(volume).collect(),
-        volume_mounts: volume_mounts(job),
+        volume_mounts: volumes
+            .iter()
+            .map(|(row, path)| volume_mount(row, path))
+            .collect(),
+        volumes: volumes.into_iter().map(|(row, _)| volume(row)).collect(),
         instance_mounts: spec.volumes.iter().flatten().filter_map(instance_mount).collect(),
         host_ssh_user: host_user(job).unwrap_or_default(),
         host_ssh_keys: match host_user(job) {
@@ -60,7 +68,7 @@ pub fn task_config(job: &JobSnapshot, image: Image, access: Access) -> TaskConfi
         runner_token: access.runner_token,
         protected_paths: protected_paths(job),
         ..TaskConfig::default()
-    }
+    })
 }
 
 /// As whom clients log in to the host on their way to the job; `None`: they reach the job without it.
@@ -76,10 +84,6 @@ fn protected_paths(job: &JobSnapshot) -> Vec<String> {
 }
 
 /// What the cloud has attached for the job: the shim finds it, formats it once, and mounts it.
-fn attached(job: &JobSnapshot) -> impl Iterator<Item = &AttachmentRow> {
-    job.attachments.iter().filter(|row| !row.handed_over)
-}
-
 fn volume(row: &AttachmentRow) -> Volume {
     Volume {
         backend: row
@@ -94,21 +98,11 @@ fn volume(row: &AttachmentRow) -> Volume {
     }
 }
 
-/// Where it is in the container: a mount point may name several volumes, of which the job has got one.
-fn volume_mounts(job: &JobSnapshot) -> Vec<VolumeMount> {
-    let mounts = job.job.job_spec.volumes.iter().flatten();
-    let mounted = mounts.filter_map(|mount| match mount {
-        MountPoint::Volume(mount) => {
-            let names = mount.name.as_slice();
-            let row = attached(job).find(|row| names.contains(&row.name))?;
-            Some(VolumeMount {
-                name: row.name.clone(),
-                path: mount.path.clone(),
-            })
-        }
-        MountPoint::Instance(_) => None,
-    });
-    mounted.collect()
+fn volume_mount(row: &AttachmentRow, path: &str) -> VolumeMount {
+    VolumeMount {
+        name: row.name.clone(),
+        path: path.to_owned(),
+    }
 }
 
 fn instance_mount(mount: &MountPoint) -> Option<InstanceMount> {

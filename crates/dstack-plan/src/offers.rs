@@ -115,6 +115,11 @@ impl Query {
         self
     }
 
+    /// Where the volumes are; empty: there are none.
+    pub fn volumes(&self) -> &[Location] {
+        &self.volumes
+    }
+
     /// `backends`.
     pub(crate) fn backends(&self) -> &[BackendType] {
         self.backends.as_deref().unwrap_or_default()

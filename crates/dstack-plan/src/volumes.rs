@@ -37,7 +37,7 @@ impl Location {
     }
 
     /// Whether it can be used in a region of a backend, whatever its zone is.
-    pub fn is_in(&self, backend: BackendType, region: &str) -> bool {
+    fn is_in(&self, backend: BackendType, region: &str) -> bool {
         self.backend == backend
             && self
                 .region
@@ -103,15 +103,15 @@ pub(crate) fn narrow_zones(volumes: &[Location], offer: &mut Offer) {
 /// A network volume that a mount point names.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// Its name, unique in the project.
     pub name: &'a str,
-    /// Its status.
+    /// Whether it is made: only active ones can be mounted.
     pub status: VolumeStatus,
     /// Its deletion was asked for.
     pub to_be_deleted: bool,
     /// What was asked for.
     pub configuration: &'a AnyVolumeConfiguration,
-    /// What its cloud made of it.
+    /// What its cloud made of it; `None`: nothing yet.
     pub made: Option<&'a VolumeProvisioningData>,
 }
 
@@ -137,10 +137,11 @@ pub fn marked_for_deletion(names: &[String]) -> String {
     )
 }
 
-/// What is checked before volumes are mounted.
+/// Checks that a job can mount these volumes, each mount point one of those that it names.
 ///
 /// # Errors
-/// Not active, in different places, or used twice. The texts are dstack 0.22.5's, but for that of zones.
+/// One is not active, or named twice; or no machine can have one of each mount point, for they are in different backends, regions or
+/// zones. The texts are dstack 0.22.5's, but for that of zones.
 pub fn check_mounts(mounts: &Mounts<'_>) -> Result<(), PlanError> {
     let places = |volumes: &[Candidate<'_>]| -> BTreeSet<(&'static str, Option<String>)> {
         let locations = volumes.iter().map(Candidate::location);
@@ -246,6 +247,9 @@ pub struct Claim<'a> {
     /// The offers that are where all of these are, and that are made in the same way: a machine gets its volumes later than a
     /// container.
     pub offers: AvailableOffers,
+    /// The other offers, cheapest first, each in the zones in which these volumes are not: where none of `offers` works, other
+    /// volumes are chosen for these.
+    pub elsewhere: Vec<Offer>,
 }
 
 /// Chooses the volumes of jobs before it is known which of the offers works: those for the first offer that is where each job finds
@@ -262,8 +266,12 @@ pub fn claim<'a>(jobs: &[Vec<Vec<Candidate<'a>>>], offers: &AvailableOffers) -> 
             };
             match jobs.iter().map(of_job).collect::<Result<Vec<_>, _>>() {
                 Ok(volumes) => {
-                    let offers = of_same_kind(&volumes, offer, offers);
-                    return Ok(Claim { volumes, offers });
+                    let (offers, elsewhere) = split(&volumes, offer, offers);
+                    return Ok(Claim {
+                        volumes,
+                        offers,
+                        elsewhere,
+                    });
                 }
                 Err(error) => first_error = first_error.or(Some(error)),
             }
@@ -291,27 +299,48 @@ fn zones_to_try(jobs: &[Vec<Vec<Candidate<'_>>>], offer: &Offer) -> Vec<Option<S
     }
 }
 
-/// The offers that are where all of the volumes are, each only in zones in which these can be used.
-fn of_same_kind(volumes: &[Vec<Candidate<'_>>], chosen: &Offer, offers: &AvailableOffers) -> AvailableOffers {
+/// The offers that are where all of the volumes are, each only in zones in which these can be used; and all others, each with the
+/// zones that are left of it.
+fn split(
+    volumes: &[Vec<Candidate<'_>>],
+    chosen: &Offer,
+    offers: &AvailableOffers,
+) -> (AvailableOffers, Vec<Offer>) {
     let places: Vec<Location> = volumes.iter().flatten().map(Candidate::location).collect();
-    let usable = |offer: &Offer| {
-        let is_reached = |place: &Location| reach_offer(std::slice::from_ref(place), offer);
-        let is_same = offer.instance_runtime == chosen.instance_runtime && places.iter().all(is_reached);
-        let mut offer = Some(offer.clone()).filter(|_| is_same)?;
-        if let Some(zones) = &mut offer.availability_zones {
-            let has_zones = !zones.is_empty();
-            zones.retain(|zone| places.iter().all(|place| place.is_in_zone(zone)));
-            if has_zones && zones.is_empty() {
-                return None;
-            }
-        }
-        Some(offer)
+    let mut here = AvailableOffers {
+        best: Vec::new(),
+        total: offers.total,
     };
-    let best: Vec<Offer> = offers.best.iter().filter_map(usable).collect();
-    AvailableOffers {
-        total: offers.total.saturating_sub(offers.best.len() - best.len()),
-        best,
+    let mut elsewhere = Vec::new();
+    for offer in &offers.best {
+        let (usable, left) = split_offer(&places, chosen, offer);
+        here.total -= usize::from(usable.is_none()).min(here.total);
+        here.best.extend(usable);
+        elsewhere.extend(left);
     }
+    (here, elsewhere)
+}
+
+/// One offer in the zones in which all of the volumes can be used, if it is made as the chosen one is; and in those in which they
+/// cannot.
+fn split_offer(places: &[Location], chosen: &Offer, offer: &Offer) -> (Option<Offer>, Option<Offer>) {
+    let is_reached = |place: &Location| reach_offer(std::slice::from_ref(place), offer);
+    if offer.instance_runtime != chosen.instance_runtime || !places.iter().all(is_reached) {
+        return (None, Some(offer.clone()));
+    }
+    let in_zones = |zones: Vec<String>| {
+        (!zones.is_empty()).then(|| Offer {
+            availability_zones: Some(zones),
+            ..offer.clone()
+        })
+    };
+    let all = offer.availability_zones.clone().filter(|zones| !zones.is_empty());
+    let Some(zones) = all else {
+        return (Some(offer.clone()), None);
+    };
+    let is_usable = |zone: &String| places.iter().all(|place| place.is_in_zone(zone));
+    let (usable, left) = zones.into_iter().partition(is_usable);
+    (in_zones(usable), in_zones(left))
 }
 
 #[cfg(test)]
@@ -414,10 +443,31 @@ mod tests {
             [offer("eu", &["eu-b"]), offer("eu", &["eu-b"])]
         );
         assert_eq!(claimed.offers.total, 7);
-        let two = [one, vec![vec![candidate("more", &a)]]];
+        // What is left has the other volume, and then nothing.
+        let one = std::slice::from_ref(&one);
+        let next = claim(one, &of(&claimed.elsewhere)).unwrap();
+        assert_eq!(next.volumes[0][0].name, "in-a");
+        assert_eq!(next.offers.best, [offer("eu", &["eu-a"]), offer("eu", &["eu-a"])]);
+        let container = claim(one, &of(&next.elsewhere)).unwrap();
+        assert_eq!(container.volumes[0][0].name, "in-b");
+        assert_eq!(container.offers.best[0].instance_runtime, InstanceRuntime::Runner);
+        assert!(claim(one, &of(&container.elsewhere)).is_err());
+        let two = [one[0].clone(), vec![vec![candidate("more", &a)]]];
         let claimed = claim(&two, &offers).unwrap();
         let names: Vec<&str> = claimed.volumes.iter().flatten().map(|one| one.name).collect();
         assert_eq!(names, ["in-a", "more"], "both are beside each other");
+        assert_eq!(
+            claimed.elsewhere,
+            [
+                offer("us", &["us-a"]),
+                offer("eu", &["eu-b"]),
+                Offer {
+                    instance_runtime: InstanceRuntime::Runner,
+                    ..offer("eu", &["eu-b"])
+                },
+                offer("eu", &["eu-b"]),
+            ]
+        );
         let error = claim(&two, &of(&[offer("eu", &["eu-b"])])).unwrap_err();
         assert!(error.to_string().contains("not in eu (eu-b)"), "{error}");
         assert!(claim(&two, &of(&[])).is_err());

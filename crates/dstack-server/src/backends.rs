@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::config::SplitConfig;
@@ -127,5 +128,9 @@ impl Backends for StoredBackends {
         let rows = self.database.backends().all().await;
         let rows = rows.map_err(|error| ComputeError::Unclear(error.to_string()))?;
         Ok(self.by_account(rows))
+    }
+
+    fn provisioning_timeout(&self, kind: BackendType, instance_type: &str) -> Duration {
+        self.registry.provisioning_timeout(kind, instance_type)
     }
 }

@@ -51,6 +51,9 @@ pub enum VolumeError {
         /// What it said.
         stderr: String,
     },
+    /// The disk does not answer: what a task wrote last may not be on it.
+    #[error("what was written to the volume did not reach its disk within {} s", .0.as_secs())]
+    NotFlushed(Duration),
     /// A tool could not be run.
     #[error("a disk tool gave no answer")]
     Command(#[from] crate::command::CommandError),
@@ -59,17 +62,20 @@ pub enum VolumeError {
     Io(#[from] std::io::Error),
 }
 
-/// How often it is tried to unmount a volume that something holds, and the pause between two tries.
+/// How often it is tried to unmount a volume that something holds, and the pause between two tries. The kernel tells nobody when
+/// a mount point is free.
 const UNMOUNT_TRIES: u32 = 4;
 const UNMOUNT_STEP: Duration = Duration::from_secs(1);
+/// How long the end of a task waits for what it wrote to reach a disk that could not be unmounted.
+const FLUSH_LIMIT: Duration = Duration::from_secs(300);
 
 /// The mount point of a volume on the host.
 pub fn mount_point(root: &Path, volume: &Volume) -> PathBuf {
     root.join(directory(volume))
 }
 
-/// Name of its mount point: the cloud's id, as volumes of several projects may have one name. Of a container that was found
-/// without its record nothing else is known than that name.
+/// Name of the directory in which a volume is mounted: its id in the cloud, since two projects may have volumes of one name. Its
+/// name where there is no id: of a container that was found without its record, only the names of its mount points are known.
 fn directory(volume: &Volume) -> &str {
     match volume.volume_id.as_str() {
         "" => &volume.name,
@@ -77,11 +83,16 @@ fn directory(volume: &Volume) -> &str {
     }
 }
 
+/// Whether it names a directory below another, and none that is hidden or further up.
+fn is_directory_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
+}
+
 /// Makes every volume available on the host, in order.
 pub async fn prepare(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), VolumeError> {
     for volume in volumes {
         let name = directory(volume);
-        if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        if !is_directory_name(name) {
             return Err(VolumeError::BadName(name.to_owned()));
         }
         let device = device::resolve(disks, volume).await?;
@@ -111,15 +122,16 @@ async fn mount(disks: &dyn Disks, volume: &Volume, device: &str, formatted: bool
 /// Unmounts what is mounted; the container must have stopped.
 ///
 /// # Errors
-/// Something of the host holds a volume, which stays mounted. What the task has written is on the disk all the same.
+/// Something of the host holds a volume, which stays mounted. What the task has written is on the disk all the same, unless the
+/// disk did not take it within [`FLUSH_LIMIT`]: then that is the error.
 pub async fn release(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), VolumeError> {
     let mut result = Ok(());
     for volume in volumes {
         // Agents before this version mounted volumes by their names.
-        let by_name = disks.mount_root().join(&volume.name);
-        let mut dirs = vec![mount_point(disks.mount_root(), volume)];
-        dirs.extend(Some(by_name).filter(|dir| !dirs.contains(dir)));
-        for dir in dirs {
+        let mut names = vec![directory(volume)];
+        names.extend(Some(volume.name.as_str()).filter(|name| !names.contains(name)));
+        for name in names.into_iter().filter(|name| is_directory_name(name)) {
+            let dir = disks.mount_root().join(name);
             if disks.mounted_at(&dir).is_some() {
                 result = result.and(unmount(disks, &dir).await);
             }
@@ -129,18 +141,20 @@ pub async fn release(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), Volume
 }
 
 async fn unmount(disks: &dyn Disks, dir: &Path) -> Result<(), VolumeError> {
-    for _ in 1..UNMOUNT_TRIES {
-        if disks.unmount(dir).await.is_ok() {
-            return Ok(());
+    let mut tries = 1;
+    let error = loop {
+        match disks.unmount(dir).await {
+            Ok(()) => return Ok(()),
+            Err(VolumeError::Tool { .. }) if tries < UNMOUNT_TRIES => {}
+            Err(error) => break error,
         }
+        tries += 1;
         tokio::time::sleep(UNMOUNT_STEP).await;
-    }
-    let unmounted = disks.unmount(dir).await;
-    if unmounted.is_err() {
-        // The cloud takes it from the machine by force in the end.
-        disks.flush(dir).await?;
-    }
-    unmounted
+    };
+    // The cloud takes it from the machine by force in the end.
+    let flushed = tokio::time::timeout(FLUSH_LIMIT, disks.flush(dir)).await;
+    flushed.unwrap_or(Err(VolumeError::NotFlushed(FLUSH_LIMIT)))?;
+    Err(error)
 }
 
 /// Creates missing host directories of instance mounts, writable for all; existing ones stay untouched.

@@ -176,12 +176,6 @@ impl Told for VolumeRow {
     }
 }
 
-impl Told for AttachmentRow {
-    fn target(&self) -> EventTarget {
-        events::attached_volume(self)
-    }
-}
-
 impl Told for GatewayRow {
     fn target(&self) -> EventTarget {
         events::gateway(self)

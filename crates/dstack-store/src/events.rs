@@ -271,7 +271,7 @@ pub fn volume(row: &VolumeRow) -> EventTarget {
 }
 
 /// The volume of an attachment as a target.
-pub fn attached_volume(row: &AttachmentRow) -> EventTarget {
+fn attached_volume(row: &AttachmentRow) -> EventTarget {
     let project = Some(row.project_id.to_string());
     target(EventTargetType::Volume, &row.volume_id, &row.name, project)
 }

@@ -54,7 +54,7 @@ pub use memory::MemoryStore;
 pub use snapshot::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, ComputeGroupSnapshot, EngineStore, FleetSnapshot,
     GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
-    PlacementSnapshot, RunSnapshot, VolumeSnapshot, VolumeUse,
+    PlacementSnapshot, RunSnapshot, VolumeJob, VolumeSnapshot, VolumeUse,
 };
 pub use sql::SqlStore;
 pub use value::Value;

@@ -31,7 +31,7 @@ use crate::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity,
     EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent,
     PlacementGroupSnapshot, PlacementSnapshot, Put, Removal, Result, RunSnapshot, Sealed, StoreError,
-    VolumeSnapshot, VolumeUse,
+    VolumeJob, VolumeSnapshot, VolumeUse,
 };
 
 /// Of a lease that does not run out.
@@ -533,10 +533,7 @@ impl Tables {
 
     fn uses(&self, is_meant: impl Fn(&AttachmentRow) -> bool) -> Vec<VolumeUse> {
         let with_job = |row: AttachmentRow| VolumeUse {
-            job: self
-                .jobs
-                .get(&row.job_id)
-                .map(|job| (job.job_name.clone(), job.status())),
+            job: self.jobs.get(&row.job_id).map(VolumeJob::from),
             row,
         };
         self.attachments_of(is_meant).into_iter().map(with_job).collect()
@@ -693,6 +690,7 @@ impl EngineStore for MemoryStore {
         };
         let is_other = |row: &AttachmentRow| row.volume_id == volume.id && row.id != id;
         Ok(Some(AttachmentSnapshot {
+            job: tables.jobs.get(&attachment.job_id).map(VolumeJob::from),
             others: tables.uses(is_other),
             instance: tables.instances.get(&attachment.instance_id).cloned(),
             operations: tables.operations_of(EntityRef::Attachment(id)),

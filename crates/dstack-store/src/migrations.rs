@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0024_machines.sql"),
     include_str!("../migrations/0025_attachments.sql"),
     include_str!("../migrations/0026_leaving.sql"),
+    include_str!("../migrations/0027_ending_jobs.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -41,7 +41,8 @@ pub struct JobSnapshot {
     pub run: RunRow,
     /// The instance it occupies, or did last.
     pub instance: Option<InstanceRow>,
-    /// Its network volumes, as far as they are on their way to the instance, there, or on their way back.
+    /// Its network volumes, as far as they are on their way to the instance, there, or on their way back, and those that could not be
+    /// attached as long as it has not taken note; oldest first. Read after the job: whoever takes one for it changes its row.
     pub attachments: Vec<AttachmentRow>,
     /// The operations intended for it.
     pub operations: Vec<OperationRow>,
@@ -157,12 +158,49 @@ pub struct AttachmentSnapshot {
     pub attachment: AttachmentRow,
     /// The volume, read before the others that have it: whoever gets the volume changes its row.
     pub volume: VolumeRow,
-    /// The instance.
+    /// The instance that has the volume, or is to have it; `None`: its row is gone.
     pub instance: Option<InstanceRow>,
-    /// All other attachments of the volume.
+    /// The job for which it is; `None`: it has no row.
+    pub job: Option<VolumeJob>,
+    /// All other attachments of the volume, oldest first, those that have failed as well.
     pub others: Vec<VolumeUse>,
     /// The operations intended for it.
     pub operations: Vec<OperationRow>,
+}
+
+impl AttachmentSnapshot {
+    /// Whether its job is not over: the job takes care of it.
+    pub fn has_job(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| !job.status.is_finished())
+    }
+}
+
+/// The job for which an attachment is, as far as the volume is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeJob {
+    /// Its name.
+    pub name: String,
+    /// Its status.
+    pub status: JobStatus,
+    /// When it began to end; unset of one that does not end, and of those that began before this was written down.
+    pub ending_since: Option<Time>,
+}
+
+impl VolumeJob {
+    /// Whether it uses its volumes, or is going to: it has not begun to end.
+    pub const fn uses_volumes(&self) -> bool {
+        !matches!(self.status, JobStatus::Terminating) && !self.status.is_finished()
+    }
+}
+
+impl From<&JobRow> for VolumeJob {
+    fn from(job: &JobRow) -> Self {
+        Self {
+            name: job.job_name.clone(),
+            status: job.status(),
+            ending_since: job.ending_since,
+        }
+    }
 }
 
 /// An attachment with the job for which it is.
@@ -170,16 +208,22 @@ pub struct AttachmentSnapshot {
 pub struct VolumeUse {
     /// The attachment.
     pub row: AttachmentRow,
-    /// Name of the job, and its status.
-    pub job: Option<(String, JobStatus)>,
+    /// The job; `None`: it has no row.
+    pub job: Option<VolumeJob>,
 }
 
 impl VolumeUse {
     /// The job that uses the volume, unless it ends; no other instance gets the volume soon.
     pub fn user(&self) -> Option<&str> {
-        let (name, status) = self.job.as_ref()?;
-        let is_over = *status == JobStatus::Terminating || status.is_finished();
-        (self.row.is_wanted() && !is_over).then_some(name)
+        let job = self.job.as_ref().filter(|job| job.uses_volumes())?;
+        self.row.is_wanted().then_some(&job.name)
+    }
+
+    /// Since when the volume is on its way back: since its job began to end, or since the attachment was given up of a job that
+    /// goes on.
+    pub fn leaving_since(&self) -> Option<Time> {
+        let job = self.job.as_ref().and_then(|job| job.ending_since);
+        [job, self.row.detaching_since].into_iter().flatten().min()
     }
 }
 

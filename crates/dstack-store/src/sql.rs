@@ -34,7 +34,8 @@ use crate::rows::{
 use crate::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database,
     EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot,
-    JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeSnapshot, VolumeUse,
+    JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeJob, VolumeSnapshot,
+    VolumeUse,
 };
 
 /// The engine's store on SQL.
@@ -170,10 +171,7 @@ impl SqlStore {
         let ids: Vec<String> = rows.iter().map(|row| row.job_id.to_string()).collect();
         let jobs: Vec<JobRow> = by_column(self.database.reads(), "id", &ids, "").await?;
         let with_job = |row: AttachmentRow| VolumeUse {
-            job: jobs
-                .iter()
-                .find(|job| job.id == row.job_id)
-                .map(|job| (job.job_name.clone(), job.status())),
+            job: jobs.iter().find(|job| job.id == row.job_id).map(VolumeJob::from),
             row,
         };
         Ok(rows.into_iter().map(with_job).collect())
@@ -189,7 +187,9 @@ impl SqlStore {
         };
         let mut others = self.uses("volume_id", &volume.id).await?;
         others.retain(|other| other.row.id != id);
+        let job = self.by_id::<JobRow>(attachment.job_id).await?;
         Ok(Some(AttachmentSnapshot {
+            job: job.as_ref().map(VolumeJob::from),
             others,
             instance: self.by_id(attachment.instance_id).await?,
             operations: self.operations_of(EntityRef::Attachment(id)).await?,

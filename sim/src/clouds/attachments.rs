@@ -218,8 +218,8 @@ impl Lifecycle<Attachment> for Clouds {
     async fn look(
         &self,
         known: &[Known<Attachment>],
-    ) -> Result<Vec<Sign<VolumeAttachmentData>>, ComputeError> {
-        Ok(known.iter().map(|_| Sign::Well).collect())
+    ) -> Result<Vec<Option<Sign<VolumeAttachmentData>>>, ComputeError> {
+        Ok(known.iter().map(|_| Some(Sign::Well)).collect())
     }
 
     async fn remove(&self, known: &Known<Attachment>, call: &Call<'_>) -> Result<Removal, ComputeError> {

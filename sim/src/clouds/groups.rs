@@ -107,10 +107,7 @@ impl Clouds {
         let (want, hosts) = (want.clone(), self.hosts.clone());
         self.order(move |state: &mut State| {
             let name = want.offer.instance.name.clone();
-            state.asked.push(name.clone());
-            if state.full.contains(&name) {
-                return Err(ComputeError::NoCapacity(format!("no {name} left")));
-            }
+            state.ask_for(&want.offer)?;
             let (id, size) = (ComputeGroupId::from(want.marks.key), want.workloads.len());
             for number in numbers(state, id, size) {
                 hosts.begin_container(&address(number));
@@ -163,7 +160,7 @@ impl Lifecycle<Group> for Clouds {
     async fn look(
         &self,
         known: &[Known<Group>],
-    ) -> Result<Vec<Sign<ComputeGroupProvisioningData>>, ComputeError> {
+    ) -> Result<Vec<Option<Sign<ComputeGroupProvisioningData>>>, ComputeError> {
         let ids: Vec<ComputeGroupId> = known
             .iter()
             .map(|known| ComputeGroupId::from(known.marks.key))
@@ -178,7 +175,7 @@ impl Lifecycle<Group> for Clouds {
                 },
                 (false, _) => Sign::Lost(CONTAINER_LOST.to_owned()),
             };
-            Ok(ids.iter().map(sign).collect())
+            Ok(ids.iter().map(sign).map(Some).collect())
         })
         .await
     }

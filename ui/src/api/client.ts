@@ -1,64 +1,22 @@
 /** Calls to the server's API. */
 
+import { ApiError, type Problem, ServerLost, TryLater } from "./errors";
+import { MOST_WAIT_MS, patiently } from "./patience";
 import type { Answer, Body, Params, PostPath } from "./types";
 
-/** One thing that the server says about a call that it refused. */
-export interface Problem {
-  text: string;
-  /** Where in the body, such as `["run_spec", "configuration", "task", "ports", 0]`. */
-  place: (string | number)[];
-}
+export { ApiError, type Problem, ServerLost, TryLater } from "./errors";
 
-/** The server refused a call. */
-export class ApiError extends Error {
-  override name = "ApiError";
-  /** What the call was made with; not to be seen where errors are printed. */
-  readonly #token: string | null;
-  constructor(
-    readonly status: number,
-    readonly problems: Problem[],
-    readonly code: string | null,
-    token: string | null = null,
-  ) {
-    super(problems.map((problem) => problem.text).join("\n"));
-    this.#token = token;
-  }
-
-  /** Whether a session with this token is over. An answer to a call that was made with an earlier one says nothing of it. */
-  ends(token: string | null): boolean {
-    return this.isSignedOut && token !== null && this.#token === token;
-  }
-
-  /** Whether the token is not good (any more): unknown, replaced, expired, or its user is not active. */
-  get isSignedOut(): boolean {
-    return this.status === 401 || (this.status === 403 && this.message === "Invalid token");
-  }
-
-  get isNotFound(): boolean {
-    return this.status === 404 || this.code === "resource_not_exists" || /not found$/i.test(this.message);
-  }
-}
-
-/** The server was not reached, or cannot answer now. */
-export class ServerLost extends Error {
-  override name = "ServerLost";
-}
-
-/** The server is there, has too much to do now, and says when to ask again. */
-export class TryLater extends Error {
-  override name = "TryLater";
-  constructor(readonly afterMs: number) {
-    super(`The server has too much to do now; it can be asked again in ${Math.ceil(afterMs / 1000)} s.`);
-  }
-}
-
-/** Sooner than this nothing is asked again, and longer nobody waits. */
+/** Sooner than this nothing is asked again. */
 const LEAST_WAIT_MS = 1000;
-const MOST_WAIT_MS = 60_000;
 
-/** Milliseconds that a `Retry-After` of seconds asks for. Dates, which our server does not send, are taken for the shortest wait. */
-function waitOf(retryAfter: string): number {
-  const asked = Number(retryAfter) * 1000;
+/** Longer than this no answer is waited for. */
+const MOST_ANSWER_MS = 120_000;
+/** Whether the server answers at all is known sooner. */
+const MOST_HEALTH_MS = 10_000;
+
+/** Milliseconds that a `Retry-After` of seconds asks for. Where it is missing, or a date, which our server does not send, it is the shortest wait. */
+function waitOf(retryAfter: string | null): number {
+  const asked = Number(retryAfter ?? 0) * 1000;
   return Number.isNaN(asked) ? LEAST_WAIT_MS : Math.min(MOST_WAIT_MS, Math.max(LEAST_WAIT_MS, asked));
 }
 
@@ -96,7 +54,30 @@ export function problemsOf(status: number, body: unknown): { problems: Problem[]
   return { problems: [{ text: `The server answered with status ${status}.`, place: [] }], code: null };
 }
 
+/** Sends a call, and gives up where no answer comes. */
 async function send(url: string, init: RequestInit, token: string | null): Promise<unknown> {
+  const abort = new AbortController();
+  const cancel = () => abort.abort();
+  const { signal } = init;
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    cancel();
+  }, MOST_ANSWER_MS);
+  signal?.addEventListener("abort", cancel);
+  if (signal?.aborted) cancel();
+  try {
+    return await answered(url, { ...init, signal: abort.signal }, token);
+  } catch (error) {
+    if (isLate) throw new ServerLost(`The server has not answered within ${MOST_ANSWER_MS / 60_000} minutes.`);
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    signal?.removeEventListener("abort", cancel);
+  }
+}
+
+async function answered(url: string, init: RequestInit, token: string | null): Promise<unknown> {
   const headers: Record<string, string> = { "X-API-VERSION": "latest", ...(init.headers as Record<string, string>) };
   if (token !== null) headers["Authorization"] = `Bearer ${token}`;
   let response: Response;
@@ -106,21 +87,21 @@ async function send(url: string, init: RequestInit, token: string | null): Promi
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ServerLost("The server cannot be reached.");
   }
+  const { status } = response;
   const retryAfter = response.headers.get("Retry-After");
-  if (response.status === 503 && retryAfter !== null) throw new TryLater(waitOf(retryAfter));
-  if ([502, 503, 504].includes(response.status)) {
-    throw new ServerLost(`The server cannot answer now (status ${response.status}).`);
-  }
+  const asksToWait = status === 429 || (status === 503 && retryAfter !== null);
+  if ([502, 503, 504].includes(status) && !asksToWait) throw new ServerLost(`The server cannot answer now (status ${status}).`);
   const text = await response.text().catch((error: unknown) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ServerLost("The server's answer broke off.");
   });
   const body = parsed(text);
   if (!response.ok) {
-    const { problems, code } = problemsOf(response.status, body ?? null);
-    throw new ApiError(response.status, problems, code, token);
+    const { problems, code } = problemsOf(status, body ?? null);
+    const refusal = new ApiError(status, problems, code, token);
+    throw asksToWait ? new TryLater(refusal.message, status, waitOf(retryAfter)) : refusal;
   }
-  if (body === undefined) throw new ApiError(response.status, [{ text: NO_JSON, place: [] }], null, token);
+  if (body === undefined) throw new ApiError(status, [{ text: NO_JSON, place: [] }], null, token);
   return body;
 }
 
@@ -162,7 +143,11 @@ export async function post<P extends PostPath>(path: P, options: Options<P> = {}
     init.headers = { "Content-Type": "application/json" };
   }
   const by = options.token === undefined ? token() : options.token;
-  return (await send(address(path, params), init, by)) as Answer<P>;
+  const call = () => send(address(path, params), init, by);
+  // What is read is asked for again by who shows it, and says so meanwhile; who signs in decides themselves.
+  const isAction = signal === undefined && options.token === undefined;
+  // Whoever has signed out meanwhile, or in as somebody else, does not do it any more.
+  return (await (isAction ? patiently(call, () => token() === by) : call())) as Answer<P>;
 }
 
 /** Calls a route that takes GET. */
@@ -173,7 +158,7 @@ export async function get<T>(path: string, params: Record<string, string>, query
 
 /** Whether the server answers at all. */
 export async function isAlive(): Promise<boolean> {
-  return fetch(address("/healthcheck"), { cache: "no-store" }).then(
+  return fetch(address("/healthcheck"), { cache: "no-store", signal: AbortSignal.timeout(MOST_HEALTH_MS) }).then(
     (response) => response.ok || response.headers.has("Retry-After"),
     () => false,
   );

@@ -2,7 +2,8 @@
 
 import { type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";
-import { type Pages, withHead } from "../logic/live";
+import { type Pages, readsOn, withHead } from "../logic/live";
+import { eachOf } from "../logic/turns";
 import { ApiError, post } from "./client";
 import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User, Volume } from "./types";
 
@@ -16,10 +17,13 @@ export const me = () =>
 export const serverInfo = () =>
   queryOptions({ queryKey: ["server"], queryFn: ({ signal }) => post("/api/server/get_info", { signal }), staleTime: Infinity });
 
+/** So many projects and users are listed, the newest: the server gives no more at once. */
+export const MOST_LISTED = 2000;
+
 export const projects = () =>
   queryOptions({
     queryKey: ["projects"],
-    queryFn: async ({ signal }) => (await post("/api/projects/list", { body: { limit: 2000 }, signal })) as Project[],
+    queryFn: async ({ signal }) => (await post("/api/projects/list", { body: { limit: MOST_LISTED }, signal })) as Project[],
     staleTime: 30_000,
   });
 
@@ -33,7 +37,7 @@ export const project = (name: string) =>
 export const users = () =>
   queryOptions({
     queryKey: ["users"],
-    queryFn: async ({ signal }) => (await post("/api/users/list", { body: {}, signal })) as User[],
+    queryFn: async ({ signal }) => (await post("/api/users/list", { body: { limit: MOST_LISTED }, signal })) as User[],
     refetchInterval: SLOW_MS,
   });
 
@@ -74,13 +78,16 @@ export const gateways = (projectName: string) =>
     refetchInterval: SLOW_MS,
   });
 
+/** So many projects are asked at the same time. */
+const AT_ONCE = 4;
+
 /** Gateways of several projects; projects that do not show theirs have none here. */
 export const allGateways = (names: string[]) =>
   queryOptions({
     queryKey: ["gateways", "all", ...names],
     queryFn: async ({ signal }) => {
-      const lists = await Promise.all(
-        names.map((name) => post("/api/project/{project_name}/gateways/list", { params: { project_name: name }, body: {}, signal }).catch(noneWhereRefused)),
+      const lists = await eachOf(names, AT_ONCE, (name) =>
+        post("/api/project/{project_name}/gateways/list", { params: { project_name: name }, body: {}, signal }).catch(noneWhereRefused),
       );
       return lists.flat() as Gateway[];
     },
@@ -148,7 +155,17 @@ export function useListing<T>({ key, page, idOf, most = Infinity }: Listing<T>) 
   }, [newest, parts]);
   const rows = useMemo(() => pages.data?.pages.flat() ?? [], [pages.data]);
   const isFull = rows.length >= most;
-  return { ...pages, rows, isFull, hasNextPage: pages.hasNextPage && !isFull, error: pages.error ?? head.error };
+  const readOn = () => void pages.fetchNextPage();
+  return {
+    ...pages,
+    rows,
+    isFull,
+    error: pages.error ?? head.error,
+    /** Reads what is further down; unset where there is nothing, or it did not come. */
+    more: readsOn(pages, isFull) ? readOn : undefined,
+    /** Reads what did not come. */
+    again: pages.isFetchNextPageError && !pages.isFetchingNextPage ? readOn : undefined,
+  };
 }
 
 export const runsOf = (filters: { project?: string; user?: string; active: boolean }): Listing<Run> => ({
@@ -230,7 +247,12 @@ export const eventsOf = (filter: EventsRequest): Listing<Event> => ({
     }),
 });
 
-/** Reads anew what a change may have changed. */
+/** So long, in milliseconds, what was done waits to be seen in what is shown. */
+const MOST_CHANGED_MS = 5000;
+
+/** Reads anew what a change may have changed. Ends once that is read, or soon: it goes on being read, and the change is made in any case. */
 export function changed(client: QueryClient, ...keys: string[]): Promise<void> {
-  return Promise.all(keys.map((key) => client.invalidateQueries({ queryKey: [key] }))).then(() => undefined);
+  const all = Promise.all(keys.map((key) => client.invalidateQueries({ queryKey: [key] })));
+  const soon = new Promise((resolve) => setTimeout(resolve, MOST_CHANGED_MS));
+  return Promise.race([all, soon]).then(() => undefined);
 }

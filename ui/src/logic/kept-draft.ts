@@ -1,12 +1,8 @@
 /** What somebody has written and not applied yet, kept by the tab: it outlives loading the page anew and signing in again. */
 
-interface Draft {
-  /** Where it started from: with another start, it is another draft. */
-  start: string;
-  text: string;
-}
-
 const PREFIX = "dstack.draft.";
+/** Which signing out the drafts of this tab have seen. */
+const SEEN = "dstack.signed-out-seen";
 
 /** What is asked of the tab's storage. */
 export type Store = Pick<Storage, "getItem" | "setItem" | "removeItem" | "key" | "length">;
@@ -20,11 +16,15 @@ export function tabStorage(): Store | null {
   }
 }
 
-/** The draft of this name that started from this text. */
-export function keptDraft(store: Store | null, name: string, start: string): string | null {
+/** The name of what a user writes in a place, having started from something. */
+export function draftName(user: string, place: string, start: string): string {
+  return JSON.stringify([user, place, start]);
+}
+
+/** The draft of this name. */
+export function keptDraft(store: Store | null, name: string): string | null {
   try {
-    const draft = JSON.parse(store?.getItem(PREFIX + name) ?? "null") as Draft | null;
-    return draft !== null && draft.start === start && typeof draft.text === "string" ? draft.text : null;
+    return store?.getItem(PREFIX + name) ?? null;
   } catch {
     return null;
   }
@@ -34,7 +34,7 @@ export function keptDraft(store: Store | null, name: string, start: string): str
 export function keepDraft(store: Store | null, name: string, start: string, text: string): void {
   try {
     if (text === start) store?.removeItem(PREFIX + name);
-    else store?.setItem(PREFIX + name, JSON.stringify({ start, text } satisfies Draft));
+    else store?.setItem(PREFIX + name, text);
   } catch {
     // There is no room: then it lasts as long as the page.
   }
@@ -45,4 +45,18 @@ export function forgetDrafts(store: Store | null): void {
   if (!store) return;
   const names = Array.from({ length: store.length }, (_, at) => store.key(at));
   for (const name of names) if (name?.startsWith(PREFIX)) store.removeItem(name);
+}
+
+/**
+ * Forgets the drafts of a tab that has not seen this signing out: one that was open beside it, was closed, or is brought back by
+ * the browser. Unset where nobody has signed out.
+ */
+export function forgetAfter(store: Store | null, signedOut: string | null): void {
+  if (!store || signedOut === null || store.getItem(SEEN) === signedOut) return;
+  forgetDrafts(store);
+  try {
+    store.setItem(SEEN, signedOut);
+  } catch {
+    // Then they are forgotten once more.
+  }
 }

@@ -6,6 +6,18 @@ export interface Pages<T> {
   pageParams: (T | undefined)[];
 }
 
+interface Reading {
+  hasNextPage: boolean;
+  isFetchingNextPage: boolean;
+  /** Whether the last page that was asked for did not come. */
+  isFetchNextPageError: boolean;
+}
+
+/** Whether what is further down is read by itself: after a failure only once somebody asks for it, lest it be asked for without end. */
+export function readsOn({ hasNextPage, isFetchingNextPage, isFetchNextPageError }: Reading, isFull: boolean): boolean {
+  return hasNextPage && !isFetchingNextPage && !isFetchNextPageError && !isFull;
+}
+
 interface Shape<T> {
   /** Of how many rows a whole page is. */
   limit: number;

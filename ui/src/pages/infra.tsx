@@ -13,7 +13,7 @@ import { Events } from "../parts/events";
 import { FilterBar, useFilters } from "../parts/filters";
 import { Inspect } from "../parts/inspect";
 import { Offers } from "../parts/offers";
-import { type Column, Table, useSelection } from "../parts/table";
+import { type Column, ReadAgain, Table, useSelection } from "../parts/table";
 import { NotThere } from "./run";
 
 const projectLink = (name: string) => (
@@ -21,10 +21,6 @@ const projectLink = (name: string) => (
     {name}
   </Link>
 );
-
-function moreOf(list: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown }): (() => void) | undefined {
-  return list.hasNextPage && !list.isFetchingNextPage ? () => void list.fetchNextPage() : undefined;
-}
 
 function priceOf(fleet: Fleet): number | null {
   const prices = alive(fleet.instances).map((instance) => instance.price).filter((each) => each !== null);
@@ -89,7 +85,7 @@ const FLEET_COLUMNS: Column<Fleet>[] = [
 function BlockMap({ instances }: { instances: Instance[] }) {
   if (instances.length === 0) return null;
   const shown = instances.slice(0, 64);
-  const [busy, total] = [shown.reduce((sum, each) => sum + each.busy_blocks, 0), shown.reduce((sum, each) => sum + (each.total_blocks ?? 1), 0)];
+  const [busy, total] = [instances.reduce((sum, each) => sum + each.busy_blocks, 0), instances.reduce((sum, each) => sum + (each.total_blocks ?? 1), 0)];
   return (
     <span className="blocks" role="img" aria-label={`${busy} of ${total} blocks are in use`}>
       {shown.map((instance) => (
@@ -99,6 +95,7 @@ function BlockMap({ instances }: { instances: Instance[] }) {
           ))}
         </span>
       ))}
+      {instances.length > shown.length && <span className="muted">+{instances.length - shown.length}</span>}
     </span>
   );
 }
@@ -156,8 +153,9 @@ export function FleetsPage() {
           <p>A fleet says which machines runs may use: those of clouds, made when they are needed, or your own, reached over SSH.</p>
         </Empty>
       ) : (
-        <Table label="Fleets" columns={FLEET_COLUMNS} rows={list.rows} idOf={(fleet) => fleet.id} nameOf={(fleet) => fleet.name} selection={selection} more={moreOf(list)} />
+        <Table label="Fleets" columns={FLEET_COLUMNS} rows={list.rows} idOf={(fleet) => fleet.id} nameOf={(fleet) => fleet.name} selection={selection} more={list.more} />
       )}
+      <ReadAgain again={list.again} />
     </>
   );
 }
@@ -325,7 +323,8 @@ export function InstancesPage() {
       </Head>
       <FilterBar filters={filters} set={set} activeLabel="Active only" />
       <Failure error={list.error} />
-      {!list.data ? list.isPending && <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={moreOf(list)} />}
+      {!list.data ? list.isPending && <Loading what="instances" /> : list.rows.length === 0 ? <Empty title="No instances" /> : <InstanceTable instances={list.rows} more={list.more} />}
+      <ReadAgain again={list.again} />
     </>
   );
 }
@@ -446,8 +445,9 @@ export function VolumesPage() {
           <p>A volume is a disk of a cloud that outlives the runs that use it.</p>
         </Empty>
       ) : (
-        <Table label="Volumes" columns={VOLUME_COLUMNS} rows={list.rows} idOf={(volume) => volume.id} nameOf={(volume) => volume.name} selection={selection} more={moreOf(list)} />
+        <Table label="Volumes" columns={VOLUME_COLUMNS} rows={list.rows} idOf={(volume) => volume.id} nameOf={(volume) => volume.name} selection={selection} more={list.more} />
       )}
+      <ReadAgain again={list.again} />
     </>
   );
 }

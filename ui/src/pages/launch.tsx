@@ -1,16 +1,19 @@
 /** Writing a configuration, with its plan beside it, and applying it. */
 
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link, useNavigate, useParams, useRouterState, useSearch } from "@tanstack/react-router";
+import { queryOptions, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useDeferredValue, useEffect, useMemo, useState } from "react";
 import { stringify } from "yaml";
 import configurationSchema from "../../../docs/schemas/configuration.schema.json";
 import { ApiError, post } from "../api/client";
 import * as queries from "../api/queries";
 import type { FleetPlan, JobExplanation, Offer, RunPlan } from "../api/types";
+import { configurationOf, leftOut } from "../logic/again";
 import type { Schema } from "../logic/completion";
 import { located, readDraft } from "../logic/draft";
-import { keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
+import { fromSearch, toSearch } from "../logic/filters";
+import { draftName, keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
+import { keyOf, searchOf, type Start, startOf } from "../logic/start";
 import { count, money, price, resources, words } from "../logic/format";
 import { isFinished } from "../logic/status";
 import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section, Status } from "../parts/basic";
@@ -20,6 +23,7 @@ import { type Column, Table } from "../parts/table";
 import Yaml from "../parts/yaml";
 import { dstack } from "../logic/cli";
 import { say } from "../toasts";
+import { NotThere } from "./run";
 
 const TEMPLATES: Record<string, string> = {
   task: `type: task
@@ -109,57 +113,101 @@ async function planOf(project_name: string, type: string, configuration: Record<
   return { kind: "run", plan };
 }
 
-/** What a run that is to be made again brings along, in the entry of the browser's history. */
-interface Again {
-  yaml: string;
-  leftOut: string[];
-}
+const NAMES = Object.keys(TEMPLATES);
 
 export function LaunchPage() {
-  const { kind: asked, yaml: given } = useSearch({ strict: false }) as { kind?: string; yaml?: string };
-  const again = useRouterState({ select: ({ location }) => (location.state as { again?: Again }).again });
-  const start = again?.yaml ?? (typeof given === "string" ? given : (TEMPLATES[asked ?? "task"] ?? TEMPLATES["task"] ?? ""));
-  return <Launch key={start} title="Launch" start={start} leftOut={again?.leftOut ?? []} />;
+  const start = startOf(useSearch({ strict: false }) as Record<string, unknown>, NAMES);
+  const key = keyOf(start);
+  switch (start.kind) {
+    case "run":
+      return <FromRun key={key} startKey={key} project={start.project} id={start.id} />;
+    case "project's template":
+      return <FromTemplate key={key} startKey={key} name={start.name} />;
+    case "text":
+      return <Launch key={key} startKey={key} title="Launch" start={start.yaml} />;
+    case "template":
+      return <Launch key={key} startKey={key} title="Launch" start={TEMPLATES[start.name] ?? ""} />;
+  }
+}
+
+/** Starts from the configuration of a run as it is when one comes. */
+function FromRun({ startKey, project, id }: { startKey: string; project: string; id: string }) {
+  const run = useQuery({ ...queries.run(project, id), queryKey: ["run to edit", project, id], refetchInterval: false, ...queries.FOR_EDITING });
+  if (!(run.data && run.isFetchedAfterMount)) return run.error ? <NotThere what="run" error={run.error} /> : <Loading what="the run" />;
+  const { run_spec: spec } = run.data;
+  return <Launch startKey={startKey} title="Launch" start={stringify(configurationOf(spec.run_name, spec.configuration))} leftOut={leftOut(spec)} />;
+}
+
+function FromTemplate({ startKey, name }: { startKey: string; name: string }) {
+  const choice = useProjectChoice();
+  const templates = useQuery(templatesOf(choice.name));
+  const template = templates.data?.find((each) => each.name === name);
+  if (template) return <Launch key={choice.name} owner={choice.name} startKey={startKey} title="Launch" start={stringify(template.configuration)} />;
+  if (templates.isFetching || choice.isLoading) return <Loading what="the template" />;
+  const error = choice.error ?? templates.error;
+  return error ? <NotThere what="template" error={error} /> : <Launch key={choice.name} owner={choice.name} startKey={startKey} title="Launch" start="" missing={name} />;
+}
+
+/** Templates that a project has of its own. */
+function templatesOf(project: string | undefined) {
+  return queryOptions({
+    queryKey: ["templates", project],
+    queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
+    enabled: project !== undefined,
+    staleTime: 60_000,
+  });
 }
 
 export function AddFleetPage() {
   const { p } = useParams({ strict: false }) as { p: string };
-  return <Launch title="Add fleet" start={TEMPLATES["fleet"] ?? ""} project={p} />;
+  return <Launch key={p} startKey="fleet" title="Add fleet" start={TEMPLATES["fleet"] ?? ""} project={p} />;
 }
 
 export function AddGatewayPage() {
   const { p } = useParams({ strict: false }) as { p: string };
-  return <Launch title="Add gateway" start={TEMPLATES["gateway"] ?? ""} project={p} />;
+  return <Launch key={p} startKey="gateway" title="Add gateway" start={TEMPLATES["gateway"] ?? ""} project={p} />;
 }
 
-function Launch({ title, start, project: fixed, leftOut = [] }: { title: string; start: string; project?: string; leftOut?: string[] }) {
+interface LaunchProps {
+  title: string;
+  start: string;
+  /** What tells this start from others: each has a draft of its own. */
+  startKey: string;
+  /** The project that has what is started from: two may have templates of one name. */
+  owner?: string | undefined;
+  project?: string;
+  leftOut?: string[];
+  /** A template that the project does not have. */
+  missing?: string;
+}
+
+function Launch({ title, start, startKey, owner, project: fixed, leftOut: missed = [], missing }: LaunchProps) {
   const choice = useProjectChoice();
   const project = fixed ?? choice.name;
   const me = useQuery(queries.me());
-  const draftName = `${me.data?.id ?? ""} ${fixed ?? ""} ${title}`;
-  const [before, setBefore] = useState(() => keptDraft(tabStorage(), draftName, start));
+  const name = draftName(me.data?.id ?? "", `${fixed ?? owner ?? ""} ${title}`, startKey);
+  const [before, setBefore] = useState(() => keptDraft(tabStorage(), name));
   const [text, setWritten] = useState(before ?? start);
   const [starts, setStarts] = useState(0);
   const setText = (written: string) => {
     setWritten(written);
-    keepDraft(tabStorage(), draftName, start, written);
+    keepDraft(tabStorage(), name, start, written);
   };
-  const startFrom = (template: string) => {
-    setText(template);
+  const startAnew = () => {
+    setText(start);
     setBefore(null);
     setStarts(starts + 1);
+  };
+  const startFrom = (wanted: Start) => {
+    if (keyOf(wanted) === startKey) startAnew();
+    else void navigate({ to: ".", search: ((before: Record<string, unknown>) => ({ ...toSearch(fromSearch(before)), ...searchOf(wanted) })) as never });
   };
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const [isCliOpen, setCliOpen] = useState(false);
   const client = useQueryClient();
   const navigate = useNavigate();
-  const templates = useQuery({
-    queryKey: ["templates", project],
-    queryFn: ({ signal }) => post("/api/project/{project_name}/templates/list", { params: { project_name: project ?? "" }, signal }),
-    enabled: project !== undefined && fixed === undefined,
-    staleTime: 60_000,
-  });
+  const templates = useQuery(templatesOf(fixed === undefined ? project : undefined));
   const settled = useDelayed(text, PLAN_WAIT_MS);
   const draft = useMemo(() => readDraft(settled), [settled]);
   const { configuration, type } = draft;
@@ -186,7 +234,7 @@ function Launch({ title, start, project: fixed, leftOut = [] }: { title: string;
     setBusy(true);
     setError(null);
     const params = { project_name: project };
-    const isApplied = () => keepDraft(tabStorage(), draftName, start, start);
+    const isApplied = () => keepDraft(tabStorage(), name, start, start);
     try {
       const { data } = planned;
       if (data.kind === "run") {
@@ -232,27 +280,29 @@ function Launch({ title, start, project: fixed, leftOut = [] }: { title: string;
       {!fixed && (
         <div className="filters" role="group" aria-label="Start from">
           <span className="muted">Start from</span>
-          {Object.entries(TEMPLATES).map(([name, template]) => (
-            <Button key={name} kind="plain" onClick={() => startFrom(template)}>
+          {NAMES.map((name) => (
+            <Button key={name} kind="plain" onClick={() => startFrom({ kind: "template", name })}>
               {name}
             </Button>
           ))}
           {templates.data?.map((template) => (
-            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => startFrom(stringify(template.configuration))}>
+            <Button key={template.name} kind="plain" title={template.description ?? undefined} onClick={() => startFrom({ kind: "project's template", name: template.name })}>
               {template.title}
             </Button>
           ))}
         </div>
       )}
+      <Failure error={templates.error} title="The project's templates could not be read" />
+      {missing !== undefined && <Alert kind="warning">This project has no template {missing}.</Alert>}
       {before !== null && (
         <Alert title="This is what you have not applied yet">
           This tab kept it.{" "}
-          <Button kind="plain" onClick={() => startFrom(start)}>
+          <Button kind="plain" onClick={startAnew}>
             Start anew
           </Button>
         </Alert>
       )}
-      {leftOut.length > 0 && <Alert kind="warning">Of the run, {leftOut.join(", ")} cannot be taken along: only its configuration is here.</Alert>}
+      {missed.length > 0 && <Alert kind="warning">Of the run, {missed.join(", ")} cannot be taken along: only its configuration is here.</Alert>}
       <Failure error={error} />
       <div className="launch">
         <div className="card editor-card">
@@ -260,7 +310,7 @@ function Launch({ title, start, project: fixed, leftOut = [] }: { title: string;
           <p className="hint">Ctrl+Space completes. Files of your own machine are sent by the command line only.</p>
         </div>
         <div className="plan" aria-live="polite">
-          {project === undefined && !choice.isLoading && <Empty title="You are in no project" />}
+          {project === undefined && !choice.isLoading && (choice.error ? <Failure error={choice.error} /> : <Empty title="You are in no project" />)}
           {draft.problems.map((problem, at) => (
             <Alert key={at} kind="warning" title="This is not YAML yet">
               {problem.text}
@@ -314,6 +364,7 @@ function RunPlanView({ plan }: { plan: RunPlan }) {
       )}
       {replaced && <Alert>The finished run of this name is replaced.</Alert>}
       <Section title={plan.job_plans.length > 1 ? `Plan of ${count(plan.job_plans.length, "job")}` : "Plan"}>
+        {plan.job_plans.length > 1 && <p className="muted">These are the offers for the first of them.</p>}
         {first && (first.total_offers > 0 ? <OfferTable offers={first.offers} total={first.total_offers} /> : <NothingFits plan={plan} />)}
       </Section>
       {explanations.filter((each) => each.fleets.length > 0).map((explanation) => (

@@ -12,7 +12,7 @@ import { hourly, nameOf, onlySubmission, servedModel } from "../logic/runs";
 import { Alert, Button, Code, Empty, Facts, Failure, Head, Loading, Section, Time } from "../parts/basic";
 import { Dialog } from "../parts/dialog";
 import { FilterBar, useFilters } from "../parts/filters";
-import { type Column, Table } from "../parts/table";
+import { type Column, ReadAgain, Table } from "../parts/table";
 import { session } from "../session";
 import { NotThere } from "./run";
 
@@ -42,11 +42,13 @@ const COLUMNS: Column<Run>[] = [
 export function ModelsPage() {
   const [filters, set] = useFilters("models");
   const list = queries.useListing(queries.runsOf({ ...filters, active: true }));
-  const { hasNextPage, isFetchingNextPage, fetchNextPage } = list;
+  const { more } = list;
+  const isMore = more !== undefined;
   useEffect(() => {
     // Models are among all that runs.
-    if (hasNextPage && !isFetchingNextPage) void fetchNextPage();
-  }, [hasNextPage, isFetchingNextPage, fetchNextPage]);
+    more?.();
+    // What reads on is made anew each time.
+  }, [isMore]);
   const models = list.rows.filter((run) => servedModel(run) !== null);
   return (
     <>
@@ -56,14 +58,17 @@ export function ModelsPage() {
       {!list.data ? (
         list.isPending && <Loading what="models" />
       ) : models.length === 0 ? (
-        <Empty title="No model is served now">
-          <p>
-            A running service with <code>model</code> in its configuration stands here. <Link to="/runs/launch" search={{ kind: "service" } as never}>Launch one</Link>
-          </p>
-        </Empty>
+        !list.hasNextPage && (
+          <Empty title="No model is served now">
+            <p>
+              A running service with <code>model</code> in its configuration stands here. <Link to="/runs/launch" search={{ kind: "service" } as never}>Launch one</Link>
+            </p>
+          </Empty>
+        )
       ) : (
         <Table label="Models" columns={COLUMNS} rows={models} idOf={(run) => run.id} />
       )}
+      <ReadAgain again={list.again} />
     </>
   );
 }

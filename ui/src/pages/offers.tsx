@@ -1,7 +1,7 @@
 /** Offers of a project. */
 
 import { Link } from "@tanstack/react-router";
-import { Empty, Head, Loading } from "../parts/basic";
+import { Empty, Failure, Head, Loading } from "../parts/basic";
 import { Choice, useProjectChoice } from "../parts/filters";
 import { Offers } from "../parts/offers";
 
@@ -15,7 +15,7 @@ export function OffersPage() {
           Launch
         </Link>
       </Head>
-      {project.name ? <Offers key={project.name} project={project.name} /> : project.isLoading ? <Loading what="projects" /> : <Empty title="You are in no project" />}
+      {project.name ? <Offers key={project.name} project={project.name} /> : project.isLoading ? <Loading what="projects" /> : project.error ? <Failure error={project.error} /> : <Empty title="You are in no project" />}
     </>
   );
 }

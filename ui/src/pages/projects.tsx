@@ -13,7 +13,7 @@ import { type Rights, rightsIn, rolesToGive } from "../logic/rights";
 import { Alert, Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Time, Toggle } from "../parts/basic";
 import { Action, FormDialog } from "../parts/dialog";
 import { fetched } from "../parts/fetched";
-import { type Column, Table } from "../parts/table";
+import { type Column, Most, Table } from "../parts/table";
 import { complain, say } from "../toasts";
 import { GATEWAY_COLUMNS } from "./gateways";
 import { NotThere } from "./run";
@@ -56,6 +56,7 @@ export function ProjectsPage() {
       </div>
       <Failure error={projects.error} />
       {!projects.data ? projects.isPending && <Loading what="projects" /> : shown.length === 0 ? <Empty title="No projects" /> : <Table label="Projects" columns={COLUMNS} rows={shown} idOf={(project) => project.project_id} />}
+      <Most rows={projects.data} what="projects" />
     </>
   );
 }
@@ -64,17 +65,21 @@ export function CreateProjectPage() {
   const [name, setName] = useState("");
   const [isPublic, setPublic] = useState(false);
   const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
   const navigate = useNavigate();
   const client = useQueryClient();
   const isGood = /^[a-zA-Z0-9_-]{1,50}$/.test(name);
   const create = async (event: FormEvent) => {
     event.preventDefault();
+    setBusy(true);
+    setError(null);
     try {
       await post("/api/projects/create", { body: { project_name: name, is_public: isPublic } });
       await queries.changed(client, "projects");
       await navigate({ to: "/projects/$p", params: { p: name } });
     } catch (failed) {
       setError(failed);
+      setBusy(false);
     }
   };
   return (
@@ -87,7 +92,7 @@ export function CreateProjectPage() {
         <Toggle label="Everybody on this server may see it and join" checked={isPublic} onChange={setPublic} />
         <Failure error={error} />
         <div className="dialog-buttons">
-          <Button type="submit" kind="primary" disabled={!isGood}>
+          <Button type="submit" kind="primary" busy={isBusy} disabled={isBusy || !isGood}>
             Create
           </Button>
         </div>
@@ -208,7 +213,7 @@ function Backends({ project, rights, then }: { project: Project; rights: Rights;
     columns.push({
       name: "Actions",
       cell: (backend) => (
-        <Action label="Delete" title={`Delete backend ${backend.name}?`} done="Deleted" act={() => then(post("/api/project/{project_name}/backends/delete", { params: { project_name: p }, body: { backends_names: [backend.name] as never } }))}>
+        <Action label="Delete" of={`backend ${backend.name}`} title={`Delete backend ${backend.name}?`} done="Deleted" act={() => then(post("/api/project/{project_name}/backends/delete", { params: { project_name: p }, body: { backends_names: [backend.name] as never } }))}>
           <p>No machines are made there any more. Its instances and volumes have to be deleted first.</p>
         </Action>
       ),
@@ -300,7 +305,7 @@ function Members({ project, rights, then }: { project: Project; rights: Rights; 
       name: "Actions",
       cell: (member) =>
         rolesToGive(rights, member.project_role).length > 0 && (
-          <Action label="Remove" title={`Remove ${member.user.username}?`} done="Removed" act={() => remove(member.user.username)}>
+          <Action label="Remove" of={member.user.username} title={`Remove ${member.user.username}?`} done="Removed" act={() => remove(member.user.username)}>
             <p>They cannot use the project any more.</p>
           </Action>
         ),
@@ -330,17 +335,33 @@ function Members({ project, rights, then }: { project: Project; rights: Rights; 
   );
 }
 
+interface EditedSecret {
+  name: string;
+  value: string;
+  /** What the edit began with; null where it is a new one. */
+  before: string | null;
+}
+
 function Secrets({ p, then }: { p: string; then: Then }) {
   const query = useQuery(queries.secrets(p));
-  const [edited, setEdited] = useState<{ name: string; value: string; isNew: boolean } | null>(null);
+  const [edited, setEdited] = useState<EditedSecret | null>(null);
   const params = { project_name: p };
   const open = async (secret: Secret) => {
     try {
       const { name, value } = await post("/api/project/{project_name}/secrets/get", { params, body: { name: secret.name } });
-      setEdited({ name, value: value ?? "", isNew: false });
+      setEdited({ name, value: value ?? "", before: value ?? "" });
     } catch (failed) {
       complain(failed);
     }
+  };
+  const save = async ({ name, value, before }: EditedSecret) => {
+    if (before !== null) {
+      const now = await post("/api/project/{project_name}/secrets/get", { params, body: { name } });
+      if ((now.value ?? "") !== before) throw new ChangedMeanwhile(`secret ${name}`);
+    } else if (query.data?.some((secret) => secret.name === name)) {
+      throw new Error(`There is a secret ${name} already.`);
+    }
+    await post("/api/project/{project_name}/secrets/create_or_update", { params, body: { name, value } });
   };
   const columns: Column<Secret>[] = [
     { name: "Name", cell: (secret) => <span className="name">{secret.name}</span> },
@@ -349,8 +370,8 @@ function Secrets({ p, then }: { p: string; then: Then }) {
       name: "Actions",
       cell: (secret) => (
         <span className="actions start">
-          <Button onClick={() => void open(secret)}>Edit</Button>
-          <Action label="Delete" title={`Delete secret ${secret.name}?`} done="Deleted" cli={dstack(["secret", "delete", secret.name, "-y"], p)} act={() => then(post("/api/project/{project_name}/secrets/delete", { params, body: { secrets_names: [secret.name] } }))}>
+          <Button aria-label={`Edit secret ${secret.name}`} onClick={() => void open(secret)}>Edit</Button>
+          <Action label="Delete" of={`secret ${secret.name}`} title={`Delete secret ${secret.name}?`} done="Deleted" cli={dstack(["secret", "delete", secret.name, "-y"], p)} act={() => then(post("/api/project/{project_name}/secrets/delete", { params, body: { secrets_names: [secret.name] } }))}>
             <p>Runs that use it fail from then on.</p>
           </Action>
         </span>
@@ -358,23 +379,23 @@ function Secrets({ p, then }: { p: string; then: Then }) {
     },
   ];
   return (
-    <Section title="Secrets" actions={<Button onClick={() => setEdited({ name: "", value: "", isNew: true })}>Add secret</Button>}>
+    <Section title="Secrets" actions={<Button onClick={() => setEdited({ name: "", value: "", before: null })}>Add secret</Button>}>
       <Failure error={query.error} />
       {query.data?.length ? <Table label="Secrets" columns={columns} rows={query.data} idOf={(secret) => secret.name} /> : query.data && <p className="muted">There are none. Configurations use them as <code>{"${{ secrets.NAME }}"}</code>.</p>}
       {edited && (
         <FormDialog
-          title={edited.isNew ? "Add secret" : `Secret ${edited.name}`}
+          title={edited.before === null ? "Add secret" : `Secret ${edited.name}`}
           confirm="Save"
           done="Saved"
           cli={`${dstack(["secret", "set", edited.name || "NAME"])} "$VALUE" --project ${p}`}
           onClose={() => setEdited(null)}
-          submit={() => then(post("/api/project/{project_name}/secrets/create_or_update", { params, body: { name: edited.name, value: edited.value } }))}
+          submit={() => then(save(edited))}
         >
-          {edited.isNew && (
+          {edited.before === null && (
             <Field label="Name">{(field) => <input {...field} value={edited.name} onChange={(event) => setEdited({ ...edited, name: event.target.value })} required autoComplete="off" />}</Field>
           )}
           <Field label="Value">{(field) => <textarea {...field} rows={4} value={edited.value} onChange={(event) => setEdited({ ...edited, value: event.target.value })} spellCheck={false} />}</Field>
-          {!edited.isNew && edited.value !== "" && <Hidden text={edited.value} label="value" />}
+          {edited.before !== null && edited.value !== "" && <Hidden text={edited.value} label="value" />}
         </FormDialog>
       )}
     </Section>
@@ -450,6 +471,7 @@ function BackendForm({ p, start }: { p: string; start: BackendYaml | undefined }
           </select>
         </div>
       )}
+      <Failure error={types.error} title="The kinds of clouds could not be read" />
       {text !== undefined && (
         <>
           <Suspense fallback={<Loading what="the editor" />}>

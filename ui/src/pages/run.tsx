@@ -1,25 +1,24 @@
 /** One run: its jobs, the way they went, output, measures, events, and everything as JSON. */
 
 import { useQuery } from "@tanstack/react-query";
-import { Link, useNavigate, useParams } from "@tanstack/react-router";
+import { Link, useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useState } from "react";
 import { ApiError, serverUrl } from "../api/client";
 import * as queries from "../api/queries";
 import type { Job, Run } from "../api/types";
-import { configurationOf, leftOut } from "../logic/again";
 import { dstack } from "../logic/cli";
 import { money, price, resources } from "../logic/format";
 import { errorText, finishedAt, hourly, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
+import { searchOf } from "../logic/start";
 import { isFinished } from "../logic/status";
 import { between, duration, exact } from "../logic/time";
-import { Alert, Button, Code, Empty, Facts, Failure, Head, Loading, Section, Status, Tabs, Time, useNow } from "../parts/basic";
+import { Alert, Code, Empty, Facts, Failure, Head, Loading, Section, Status, Tabs, Time, useNow } from "../parts/basic";
 import { CliButton } from "../parts/dialog";
 import { Events } from "../parts/events";
 import { fetched } from "../parts/fetched";
 import { Inspect } from "../parts/inspect";
 import { type Column, Table } from "../parts/table";
 import { Phases } from "../parts/phases";
-import { complain } from "../toasts";
 import { RunActions } from "./runs";
 
 const Logs = lazy(() => fetched(import("../parts/logs")).then((module) => ({ default: module.Logs })));
@@ -103,16 +102,14 @@ export function RunView({ view }: { view: View }) {
   );
 }
 
-/** The same configuration in the editor, to be changed and run again. */
+/** The same configuration in the editor, to be changed and run again. It is read there: it stands in no address, and in nothing that the browser keeps. */
 function Again({ run }: { run: Run }) {
-  const navigate = useNavigate();
-  const go = async () => {
-    const { stringify } = await fetched(import("yaml"));
-    const yaml = stringify(configurationOf(run.run_spec.run_name, run.run_spec.configuration));
-    // Not in the address, which is kept and sent on: a configuration may have passwords in it.
-    await navigate({ to: "/runs/launch", search: { project_name: run.project_name } as never, state: { again: { yaml, leftOut: leftOut(run.run_spec) } } as never });
-  };
-  return <Button onClick={() => void go().catch(complain)}>Edit and run</Button>;
+  const search = { project_name: run.project_name, ...searchOf({ kind: "run", project: run.project_name, id: run.id }) };
+  return (
+    <Link to="/runs/launch" search={search as never} className="button">
+      Edit and run
+    </Link>
+  );
 }
 
 /** For runs of several jobs: of which one something is shown. */
@@ -292,6 +289,9 @@ function Connect({ run }: { run: Run }) {
   );
 }
 
+/** Of so many jobs events can be asked for at once. */
+const MOST_ATTEMPTS = 16;
+
 export function JobView({ view }: { view: View }) {
   const { p, runId, jobName = "", run, error } = useRun();
   if (!run) return error ? <NotThere what="run" error={error} /> : <Loading what="the job" />;
@@ -346,7 +346,8 @@ export function JobView({ view }: { view: View }) {
       )}
       {view === "logs" && <JobLogs run={run} job={job} />}
       {view === "metrics" && <JobMetrics run={run} job={job} />}
-      {view === "events" && (submission ? <Events filter={{ target_jobs: job.job_submissions.slice(-16).map((each) => each.id) }} /> : <Empty title="No events" />)}
+      {view === "events" && job.job_submissions.length > MOST_ATTEMPTS && <p className="muted">Events of the last {MOST_ATTEMPTS} attempts, of {job.job_submissions.length}.</p>}
+      {view === "events" && (submission ? <Events filter={{ target_jobs: job.job_submissions.slice(-MOST_ATTEMPTS).map((each) => each.id) }} /> : <Empty title="No events" />)}
     </>
   );
 }

@@ -12,7 +12,7 @@ import { isFinished } from "../logic/status";
 import { Alert, Empty, Failure, Head, Loading, Status, Time } from "../parts/basic";
 import { Action, CliButton } from "../parts/dialog";
 import { FilterBar, useFilters } from "../parts/filters";
-import { type Column, Table, useSelection } from "../parts/table";
+import { type Column, ReadAgain, Table, useSelection } from "../parts/table";
 
 const COLUMNS: Column<Run>[] = [
   {
@@ -149,8 +149,9 @@ export function RunsPage() {
       ) : rows.length === 0 ? (
         <NoRuns isFiltered={filters.project !== undefined || filters.user !== undefined} isActiveOnly={filters.active} showAll={() => set({ active: false })} />
       ) : (
-        <Table label="Runs" columns={COLUMNS} rows={rows} idOf={(run) => run.id} nameOf={nameOf} selection={selection} more={list.hasNextPage && !list.isFetchingNextPage ? () => void list.fetchNextPage() : undefined} />
+        <Table label="Runs" columns={COLUMNS} rows={rows} idOf={(run) => run.id} nameOf={nameOf} selection={selection} more={list.more} />
       )}
+      <ReadAgain again={list.again} />
     </>
   );
 }

@@ -69,6 +69,7 @@ export function SignInPage() {
             Go on with {PROVIDERS[provider.name] ?? provider.name}
           </Button>
         ))}
+        <Failure error={providers.error} title="It is not known whether one can sign in with a provider" />
         {known.length > 0 && <p className="muted or">or</p>}
         <Field
           label="Token"
@@ -146,6 +147,7 @@ export function SignOutPage() {
   const navigate = useNavigate();
   useEffect(() => {
     session.signOut();
+    // Also where the browser keeps nothing for other tabs.
     forgetDrafts(tabStorage());
     client.clear();
     void navigate({ to: "/auth/token", replace: true });

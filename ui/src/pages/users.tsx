@@ -12,7 +12,7 @@ import { capitalised, count, words } from "../logic/format";
 import { exact } from "../logic/time";
 import { Alert, Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Tabs, Time, Toggle } from "../parts/basic";
 import { Action, Dialog, FormDialog } from "../parts/dialog";
-import { type Column, Table, useSelection } from "../parts/table";
+import { type Column, Most, Table, useSelection } from "../parts/table";
 import { session } from "../session";
 import { NotThere } from "./run";
 
@@ -66,6 +66,7 @@ export function UsersPage() {
       </div>
       <Failure error={users.error} />
       {!users.data ? users.isPending && <Loading what="users" /> : shown.length === 0 ? <Empty title="Nobody has this name" /> : <Table label="Users" columns={COLUMNS} rows={shown} idOf={(user) => user.id} nameOf={(user) => user.username} selection={isAdmin ? selection : undefined} />}
+      <Most rows={users.data} what="users" />
     </>
   );
 }
@@ -97,10 +98,13 @@ function UserForm({ start }: { start: User | undefined }) {
   const [role, setRole] = useState<User["global_role"]>(known?.global_role ?? "user");
   const [active, setActive] = useState(known?.active ?? true);
   const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
   const client = useQueryClient();
   const navigate = useNavigate();
   const save = async (event: FormEvent) => {
     event.preventDefault();
+    setBusy(true);
+    setError(null);
     try {
       const body = { username: name, global_role: role, email: email.trim() || null, active };
       if (known) {
@@ -113,6 +117,7 @@ function UserForm({ start }: { start: User | undefined }) {
       await navigate({ to: "/users/$u", params: { u: name } });
     } catch (failed) {
       setError(failed);
+      setBusy(false);
     }
   };
   return (
@@ -136,7 +141,7 @@ function UserForm({ start }: { start: User | undefined }) {
         <Toggle label="May sign in" checked={active} onChange={setActive} />
         <Failure error={error} />
         <div className="dialog-buttons">
-          <Button type="submit" kind="primary">
+          <Button type="submit" kind="primary" busy={isBusy}>
             Save
           </Button>
         </div>
@@ -259,6 +264,7 @@ function Tokens({ name, isSelf }: { name: string; isSelf: boolean }) {
       cell: (token) => (
         <Action
           label="Delete"
+          of={`token ${token.name}`}
           title={`Delete token ${token.name}?`}
           done="Deleted"
           cli={isSelf ? dstack(["token", "delete", token.name, "-y"]) : undefined}
@@ -351,7 +357,7 @@ function Keys() {
     {
       name: "Actions",
       cell: (key) => (
-        <Action label="Delete" title={`Delete key ${key.name}?`} done="Deleted" act={() => post("/api/users/public_keys/delete", { body: { ids: [key.id] } }).then(again)}>
+        <Action label="Delete" of={`key ${key.name}`} title={`Delete key ${key.name}?`} done="Deleted" act={() => post("/api/users/public_keys/delete", { body: { ids: [key.id] } }).then(again)}>
           <p>Whoever has the private key does not get into your runs any more.</p>
         </Action>
       ),

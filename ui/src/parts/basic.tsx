@@ -62,7 +62,7 @@ export function Alert({ kind = "info", title, children }: { kind?: "info" | "bad
 export function Failure({ error, title }: { error: unknown; title?: string }) {
   if (!error) return null;
   if (error instanceof ServerLost) return <Alert kind="warning" title="The server does not answer">{error.message} What is shown is read again once it does.</Alert>;
-  if (error instanceof TryLater) return <Alert kind="warning" title="The server has too much to do now">{error.message}</Alert>;
+  if (error instanceof TryLater) return <Alert kind="warning" title="The server asks to wait">{error.message}</Alert>;
   if (error instanceof ApiError && error.status === 403) {
     return (
       <Alert kind="bad" title={title ?? "You may not see or do this"}>
@@ -192,31 +192,32 @@ export function Tabs({ tabs, label }: { tabs: { name: string; link: LinkProps }[
 }
 
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
-  const [isCopied, setCopied] = useState(false);
+  const [said, setSaid] = useState<string>();
   const copy = async () => {
-    await copyText(text);
-    setCopied(true);
-    setTimeout(() => setCopied(false), 1500);
+    setSaid((await copyText(text)) ? "Copied" : "Not copied");
+    setTimeout(() => setSaid(undefined), 1500);
   };
   return (
     <Button kind="plain" className="copy" onClick={() => void copy()}>
-      <span aria-live="polite">{isCopied ? "Copied" : label}</span>
+      <span aria-live="polite">{said ?? label}</span>
     </Button>
   );
 }
 
-/** Pages that come over plain HTTP have no clipboard of their own. */
-async function copyText(text: string): Promise<void> {
+/** Whether it was copied. Pages that come over plain HTTP have no clipboard of their own. */
+async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
+    return true;
   } catch {
     const area = document.createElement("textarea");
     area.value = text;
     area.className = "off-screen";
     (document.querySelector("dialog[open]") ?? document.body).append(area);
     area.select();
-    document.execCommand("copy");
+    const isCopied = document.execCommand("copy");
     area.remove();
+    return isCopied;
   }
 }
 

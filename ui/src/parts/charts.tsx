@@ -13,6 +13,8 @@ import { Empty, Failure, Loading } from "./basic";
 
 const METRICS_MS = 10_000;
 const HEIGHT = 200;
+/** So many measures are shown, the newest. */
+const MOST_MEASURES = 1000;
 
 interface Props {
   project: string;
@@ -30,13 +32,14 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
       get<{ metrics: Metric[] }>(
         "/api/project/{project_name}/metrics/job/{run_name}",
         { project_name: project, run_name: runName },
-        { run_id: runId, replica_num: String(replica), job_num: String(job), limit: "1000" },
+        { run_id: runId, replica_num: String(replica), job_num: String(job), limit: String(MOST_MEASURES) },
         signal,
       ),
     refetchInterval: isLive ? METRICS_MS : false,
   });
   if (query.isPending) return <Loading what="metrics" />;
   const shown = charts(query.data?.metrics ?? []);
+  const isCut = (shown[0]?.times.length ?? 0) >= MOST_MEASURES;
   return (
     <>
       <Failure error={query.error} />
@@ -45,11 +48,14 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
           <p>A running job is measured every ten seconds.</p>
         </Empty>
       ) : (
-        <div className="charts">
-          {shown.map((chart) => (
-            <Picture key={chart.title} chart={chart} />
-          ))}
-        </div>
+        <>
+          {isCut && <p className="muted" role="status">The newest {MOST_MEASURES.toLocaleString("en")} measures are shown.</p>}
+          <div className="charts">
+            {shown.map((chart) => (
+              <Picture key={chart.title} chart={chart} />
+            ))}
+          </div>
+        </>
       )}
     </>
   );

@@ -47,6 +47,8 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
 interface ActionProps {
   /** What the button says. */
   label: string;
+  /** What it is about, for who cannot see the row that it stands in. */
+  of?: string;
   title?: string;
   /** What is about to happen. */
   children?: ReactNode;
@@ -63,11 +65,11 @@ interface ActionProps {
 }
 
 /** A button that asks first, shows the command line that does the same, and says what the server said. */
-export function Action({ label, title, children, confirm, kind = "danger", disabled, cli, typed, done, act }: ActionProps) {
+export function Action({ label, of, title, children, confirm, kind = "danger", disabled, cli, typed, done, act }: ActionProps) {
   const [isOpen, setOpen] = useState(false);
   return (
     <>
-      <Button disabled={disabled ?? false} onClick={() => setOpen(true)}>
+      <Button disabled={disabled ?? false} aria-label={of && `${label} ${of}`} onClick={() => setOpen(true)}>
         {label}
       </Button>
       {isOpen && (

@@ -5,7 +5,7 @@ import * as queries from "../api/queries";
 import type { Event, EventsRequest } from "../api/types";
 import { exact, exactInZone } from "../logic/time";
 import { Empty, Failure, Loading } from "./basic";
-import { type Column, Table } from "./table";
+import { type Column, ReadAgain, Table } from "./table";
 
 function Target({ target }: { target: Event["targets"][number] }) {
   const { type, project_name: project, name, id } = target;
@@ -52,8 +52,9 @@ export function Events({ filter }: { filter: EventsRequest }) {
       {!list.data ? null : list.rows.length === 0 ? (
         <Empty title="No events" />
       ) : (
-        <Table label="Events" columns={COLUMNS} rows={list.rows} idOf={(event) => event.id} more={list.hasNextPage && !list.isFetchingNextPage ? () => void list.fetchNextPage() : undefined} />
+        <Table label="Events" columns={COLUMNS} rows={list.rows} idOf={(event) => event.id} more={list.more} />
       )}
+      <ReadAgain again={list.again} />
       {list.isFull && <p className="muted" role="status">Of the events the newest {queries.MOST_EVENTS.toLocaleString("en")} are kept here; <code>dstack event list</code> has all.</p>}
     </>
   );

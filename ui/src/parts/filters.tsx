@@ -74,7 +74,7 @@ export function Choice({ label, all, value, options, onChange }: ChoiceProps) {
 }
 
 /** The one project that something new is for: the one in the address, the one that was used last, or the oldest. */
-export function useProjectChoice(): { name: string | undefined; names: string[]; set: (name: string | undefined) => void; isLoading: boolean } {
+export function useProjectChoice(): { name: string | undefined; names: string[]; set: (name: string | undefined) => void; isLoading: boolean; error: unknown } {
   const search = useSearch({ strict: false }) as Record<string, unknown>;
   const navigate = useNavigate();
   const me = useQuery(queries.me());
@@ -87,9 +87,10 @@ export function useProjectChoice(): { name: string | undefined; names: string[];
     name,
     names,
     isLoading: projects.isPending || me.isPending,
+    error: projects.error ?? me.error,
     set: (next) => {
       if (next) remember("project", next);
-      void navigate({ to: ".", search: ((before: object) => ({ ...before, ...toSearch({ project: next } as ListFilters) })) as never, state: true, replace: true });
+      void navigate({ to: ".", search: ((before: object) => ({ ...before, ...toSearch({ project: next } as ListFilters) })) as never, replace: true });
     },
   };
 }

@@ -2,10 +2,12 @@
 
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useDeferredValue, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
-import { ApiError, post, TryLater } from "../api/client";
+import { post } from "../api/client";
 import { LIVE_MS } from "../api/queries";
+import { pauseAfter } from "../api/retry";
 import type { LogEvent } from "../api/types";
 import { type Look, parse, plain } from "../logic/ansi";
+import { follow, type Trouble, tryingAgain } from "../logic/follow";
 import { matches, split } from "../logic/lines";
 import { type Asked, begun, type Kept, newer, NOTHING, withNewer, withOlder } from "../logic/output";
 import { exact, exactInZone } from "../logic/time";
@@ -21,7 +23,10 @@ interface Output extends Kept {
   isLoading: boolean;
   /** Whether more came at once than is read on: then it began again at the end. */
   hasJumped: boolean;
-  error: unknown;
+  /** Why it is not read on now. */
+  trouble: Trouble | null;
+  /** Why older lines could not be read. */
+  olderError: unknown;
   externalUrl: string | null;
   loadOlder: () => void;
 }
@@ -30,19 +35,16 @@ const FOLLOW_MS = LIVE_MS / 2;
 /** So many of the last events are kept, to know those that are said again. */
 const RECENT = 2000;
 
-/** Whether asking again may help. */
-function mayPass(error: unknown): boolean {
-  return !(error instanceof ApiError && [401, 403, 404].includes(error.status));
-}
-
 /** Reads the output of a submission of a job, and goes on while it may print more. */
 function useOutput(project: string, runName: string, submission: string, isLive: boolean, diagnose: boolean): Output {
   const [kept, setKept] = useState<Kept>(NOTHING);
   const [isLoading, setLoading] = useState(true);
   const [hasJumped, setJumped] = useState(false);
-  const [error, setError] = useState<unknown>(null);
+  const [trouble, setTrouble] = useState<Trouble | null>(null);
+  const [olderError, setOlderError] = useState<unknown>(null);
   const [externalUrl, setExternalUrl] = useState<string | null>(null);
-  const recent = useRef<LogEvent[]>([]);
+  const live = useRef(isLive);
+  live.current = isLive;
   const fetchingOlder = useRef<AbortController>(null);
   const poll = useCallback(
     (asked: Asked, signal: AbortSignal) =>
@@ -53,98 +55,72 @@ function useOutput(project: string, runName: string, submission: string, isLive:
       }),
     [project, runName, submission, diagnose],
   );
-  /** Older lines that are under way belong before other lines than those that come now. */
-  const forgetOlder = () => {
-    fetchingOlder.current?.abort();
-    fetchingOlder.current = null;
-  };
-  const begin = useCallback(
-    async (signal: AbortSignal) => {
+
+  useEffect(() => {
+    /** The last events, oldest first; unset before the first are read. */
+    let recent: LogEvent[] | undefined;
+    /** Older lines that are under way belong before other lines than those that come now. */
+    const forgetOlder = () => {
+      fetchingOlder.current?.abort();
+      fetchingOlder.current = null;
+      setOlderError(null);
+    };
+    const begin = async (signal: AbortSignal) => {
       const page = await poll({ descending: true }, signal);
+      if (signal.aborted) return;
       forgetOlder();
-      recent.current = page.logs.toReversed();
+      recent = page.logs.toReversed();
       setKept(begun(page));
       setExternalUrl(page.external_url);
-      setError(null);
-    },
-    [poll],
-  );
-
-  useEffect(() => {
-    const abort = new AbortController();
-    let timer: ReturnType<typeof setTimeout>;
-    recent.current = [];
-    setKept(NOTHING);
-    setJumped(false);
-    setLoading(true);
-    const start = async () => {
-      try {
-        await begin(abort.signal);
-        setLoading(false);
-      } catch (failed) {
-        if (abort.signal.aborted) return;
-        setError(failed);
-        if (mayPass(failed)) timer = setTimeout(() => void start(), failed instanceof TryLater ? failed.afterMs : LIVE_MS);
-        else setLoading(false);
-      }
+      setLoading(false);
     };
-    void start();
-    return () => {
-      abort.abort();
-      clearTimeout(timer);
-      forgetOlder();
-    };
-  }, [begin]);
-
-  useEffect(() => {
-    if (isLoading) return;
-    const abort = new AbortController();
-    let timer: ReturnType<typeof setTimeout>;
-    const follow = async () => {
-      if (!document.hidden) {
-        try {
-          await readOn();
-          setError(null);
-        } catch (failed) {
-          if (!abort.signal.aborted) setError(failed);
-        }
-      }
-      if (isLive && !abort.signal.aborted) timer = setTimeout(() => void follow(), FOLLOW_MS);
-    };
-    const readOn = async () => {
-      const fresh = await newer((asked) => poll(asked, abort.signal), recent.current);
+    const readOn = async (known: LogEvent[], signal: AbortSignal) => {
+      const fresh = await newer((asked) => poll(asked, signal), known);
+      if (signal.aborted) return;
       if (fresh === null) {
-        await begin(abort.signal);
+        await begin(signal);
         setJumped(true);
       } else if (fresh.length > 0) {
-        recent.current = [...recent.current, ...fresh].slice(-RECENT);
+        recent = [...known, ...fresh].slice(-RECENT);
         setKept((before) => withNewer(before, fresh));
       }
     };
-    timer = setTimeout(() => void follow(), isLive ? FOLLOW_MS : 0);
+    setKept(NOTHING);
+    setJumped(false);
+    setTrouble(null);
+    setLoading(true);
+    const stop = follow({
+      read: (signal) => (recent === undefined ? begin(signal) : readOn(recent, signal)),
+      isLive: () => live.current,
+      everyMs: FOLLOW_MS,
+      pauseAfter: (failures, error) => pauseAfter(failures, error, LIVE_MS),
+      isHidden: () => document.hidden,
+      tell: setTrouble,
+    });
     return () => {
-      abort.abort();
-      clearTimeout(timer);
+      stop();
+      forgetOlder();
     };
-  }, [poll, begin, isLive, isLoading]);
+  }, [poll]);
 
   const { older } = kept;
   const loadOlder = useCallback(() => {
     if (older === null || fetchingOlder.current) return;
     const own = new AbortController();
     fetchingOlder.current = own;
+    setOlderError(null);
     poll({ descending: true, next_token: older }, own.signal)
       .then((page) => {
         if (!own.signal.aborted) setKept((before) => withOlder(before, page));
       })
       .catch((failed: unknown) => {
-        if (!own.signal.aborted) setError(failed);
+        if (!own.signal.aborted) setOlderError(failed);
       })
       .finally(() => {
         if (fetchingOlder.current === own) fetchingOlder.current = null;
       });
   }, [older, poll]);
-  return { ...kept, isLoading, hasJumped, error, externalUrl, loadOlder };
+  return { ...kept, isLoading, hasJumped, trouble, olderError, externalUrl, loadOlder };
 }
 
 interface Props {
@@ -200,19 +176,41 @@ export function Logs({ project, runName, submission, isLive }: Props) {
           </a>
         )}
       </div>
-      <Failure error={output.error} />
+      <Troubled trouble={output.trouble} />
       {output.isLoading ? (
-        <Loading what="output" />
+        output.trouble?.againMs !== null && <Loading what="output" />
       ) : output.lines.length === 0 ? (
         <Empty title={isLive ? "Nothing was printed yet" : "Nothing was printed"} />
       ) : (
         <>
           {output.isCut && <p className="muted" role="status">The newest {output.lines.length.toLocaleString("en")} lines are kept here; <code>dstack logs</code> has all.</p>}
+          {output.olderError !== null && (
+            <>
+              <Failure error={output.olderError} title="Older output could not be read" />
+              <Button onClick={output.loadOlder}>Read older output</Button>
+            </>
+          )}
           {output.hasJumped && <p className="muted" role="status">More was printed at once than this page reads on: it began again at the end. What came before is fetched as you scroll up.</p>}
           <Lines output={output} current={current} sought={sought} withTimes={times === "true"} wraps={wraps === "true"} />
         </>
       )}
     </div>
+  );
+}
+
+/** Why the output does not go on, and whether it is tried again. */
+function Troubled({ trouble }: { trouble: Trouble | null }) {
+  if (trouble === null) return null;
+  const again = tryingAgain(trouble);
+  return (
+    <>
+      <Failure error={trouble.error} title="The output could not be read" />
+      {again !== null && (
+        <p className="muted" role="status">
+          {again}
+        </p>
+      )}
+    </>
   );
 }
 

@@ -5,6 +5,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { type KeyboardEvent, useEffect, useId, useMemo, useRef, useState } from "react";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
+import { capitalised } from "../logic/format";
 import { nameOf } from "../logic/runs";
 import { useOutside } from "./dialog";
 import { PLACES } from "./shell";
@@ -46,6 +47,7 @@ export default function Palette({ onClose, isAdmin }: { onClose: () => void; isA
   }, [navigate, isAdmin, runs.data, fleets.data, projects.data]);
   const wanted = text.toLowerCase();
   const shown = all.filter((each) => each.name.toLowerCase().includes(wanted)).slice(0, MOST);
+  const missing = [projects.error && "projects", runs.error && "runs", fleets.error && "fleets"].filter(Boolean);
   const chosen = shown[Math.min(at, shown.length - 1)];
 
   const pick = (found: Found | undefined) => {
@@ -86,7 +88,8 @@ export default function Palette({ onClose, isAdmin }: { onClose: () => void; isA
             </li>
           ))}
         </ul>
-        {shown.length === 0 && <p role="status">Nothing has this name among pages, projects, fleets and the last 100 runs.</p>}
+        {missing.length > 0 && <p role="status">{capitalised(missing.join(" and "))} could not be read, and are missing here.</p>}
+        {shown.length === 0 && missing.length === 0 && <p role="status">Nothing has this name among pages, projects, and the newest 100 runs and fleets.</p>}
       </div>
     </dialog>
   );

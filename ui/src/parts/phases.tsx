@@ -9,16 +9,18 @@ import { lastSubmission } from "../logic/runs";
 import { isFinished, toneOf } from "../logic/status";
 import { between, clock, duration, exactInZone } from "../logic/time";
 import { phases, type Phase } from "../logic/timeline";
-import { Section, useNow } from "./basic";
+import { Failure, Section, useNow } from "./basic";
 
 /** Of runs with more jobs, the first are shown. */
 const MOST_JOBS = 8;
+/** So many events are looked at, the newest: the server gives no more at once. */
+const MOST_EVENTS = 100;
 
 export function Phases({ run }: { run: Run }) {
   const now = useNow();
   const events = useQuery({
     queryKey: ["phases", run.id],
-    queryFn: ({ signal }) => post("/api/events/list", { body: { within_runs: [run.id], limit: 100 }, signal }),
+    queryFn: ({ signal }) => post("/api/events/list", { body: { within_runs: [run.id], limit: MOST_EVENTS }, signal }),
     refetchInterval: isFinished(run.status) ? false : LIVE_MS,
   });
   const jobs = run.jobs.slice(0, MOST_JOBS).flatMap((job) => {
@@ -26,9 +28,13 @@ export function Phases({ run }: { run: Run }) {
     return submission ? [{ name: job.job_spec.job_name, way: phases(events.data ?? [], submission.id) }] : [];
   });
   const known = jobs.filter((job) => job.way.length > 0);
-  if (known.length === 0) return null;
+  if (known.length === 0 && !events.error) return null;
+  const isCut = (events.data?.length ?? 0) >= MOST_EVENTS;
   return (
     <Section title="Time line">
+      <Failure error={events.error} title="The time line could not be read" />
+      {run.jobs.length > MOST_JOBS && <p className="muted">The first {MOST_JOBS} of {run.jobs.length} jobs are shown.</p>}
+      {isCut && <p className="muted">The run has more events than are looked at here: what came first is missing. “Events” has all.</p>}
       {known.map((job) => (
         <Way key={job.name} name={job.name} way={job.way} now={now} />
       ))}

@@ -2,9 +2,11 @@
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState } from "@tanstack/react-router";
-import { type ComponentType, Suspense, useCallback, useEffect, useRef, useState } from "react";
+import { type ComponentType, Suspense, useCallback, useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { ApiError } from "../api/client";
+import { awaited, subscribeToWaits } from "../api/patience";
 import * as queries from "../api/queries";
+import { waitedOn } from "../api/retry";
 import { askNow, useIsLost } from "../connection";
 import { applyTheme, type Theme, usePreference } from "../preferences";
 import { opensPalette } from "../logic/keys";
@@ -114,6 +116,7 @@ export function Shell() {
       </div>
       <main id="main" ref={main} tabIndex={-1}>
         <Lost />
+        <Waits />
         {me.isPending ? (
           <Loading what="who you are" />
         ) : me.data ? (
@@ -161,6 +164,24 @@ function Lost() {
           <Button kind="plain" onClick={() => askNow(client)}>
             Ask now
           </Button>
+        </Alert>
+      )}
+    </div>
+  );
+}
+
+/** What the server said that asks to wait, while something waits for it. */
+function Waits() {
+  const cache = useQueryClient().getQueryCache();
+  const subscribe = useCallback((listener: () => void) => cache.subscribe(listener), [cache]);
+  const read = useSyncExternalStore(subscribe, () => waitedOn(cache.getAll()));
+  const done = useSyncExternalStore(subscribeToWaits, awaited);
+  const error = done ?? read;
+  return (
+    <div role="status">
+      {error && (
+        <Alert kind="warning" title="The server asks to wait">
+          {error.message} <span className="muted">The page asks again by itself.</span>
         </Alert>
       )}
     </div>

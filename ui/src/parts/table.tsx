@@ -2,6 +2,8 @@
 
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useEffect, useRef, useState } from "react";
+import { MOST_LISTED } from "../api/queries";
+import { Button } from "./basic";
 
 export interface Column<T> {
   name: string;
@@ -105,6 +107,26 @@ export function Table<T>({ label, columns, rows, idOf, nameOf = idOf, selection,
         </tbody>
       </table>
     </div>
+  );
+}
+
+/** Below a list of which more could not be read. */
+export function ReadAgain({ again }: { again: (() => void) | undefined }) {
+  if (again === undefined) return null;
+  return (
+    <p>
+      There is more, which could not be read. <Button onClick={again}>Read on</Button>
+    </p>
+  );
+}
+
+/** Says that a list has an end that the server sets. */
+export function Most({ rows, what }: { rows: unknown[] | undefined; what: string }) {
+  if (rows === undefined || rows.length < MOST_LISTED) return null;
+  return (
+    <p className="muted" role="status">
+      Of the {what} the newest {MOST_LISTED.toLocaleString("en")} are listed here.
+    </p>
   );
 }
 

@@ -10,7 +10,7 @@ use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
     Attachment, AttachmentSite, Call, ComputeError, ConfigureError, Journal, Machine, MachineRequest,
-    OwnedKind, Removal, Resource, Sign, Step, VolumeRequest,
+    OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -502,6 +502,7 @@ async fn a_spot_instance_that_is_taken_back_is_told_of_before() {
             .await
             .unwrap()
             .remove(0)
+            .unwrap()
     };
     assert_eq!(look().await, Sign::Well);
     emulator.interrupt_spot();
@@ -538,7 +539,7 @@ async fn without_the_permission_spot_instances_end_without_notice() {
         .look(&[subject.known(Some(place))])
         .await
         .unwrap();
-    assert_eq!(signs, [Sign::Well]);
+    assert_eq!(signs, [Some(Sign::Well)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -766,7 +767,7 @@ async fn a_volume_is_attached_and_detached() {
     let attachments = backend.volumes().unwrap().attachments().unwrap();
     let known = subject.known(Some(place));
     let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-    assert_eq!(signs, [Sign::Well]);
+    assert_eq!(signs, [Some(Sign::Well)]);
     // A second one has the next device, and the first is in use.
     let zone = site.machine.availability_zone.as_deref().unwrap();
     let second = volume(&cloud, &disk(&json!({"availability_zone": zone})));
@@ -787,7 +788,7 @@ async fn a_volume_is_attached_and_detached() {
     for _ in 0..2 {
         driver.remove(&known, &subject).await;
         let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-        assert!(matches!(signs.as_slice(), [Sign::Lost(_)]), "{signs:?}");
+        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
     }
     assert!(backend.remove_owned(owned).await.is_ok(), "it is free");
 }
@@ -871,6 +872,10 @@ async fn an_inventory_has_all_regions_of_the_account() {
         panic!("{owned:?}");
     };
     assert_eq!(one.region, "eu-west-1");
+    // One that does not tell may have something: that is an error.
+    cloud.faults().away(Some("eu-west-1"));
+    backend.inventory().await.unwrap_err();
+    cloud.faults().away(None);
     // One that is closed to the account hides none of the others.
     emulator.close_region("eu-west-1");
     assert_eq!(backend.inventory().await.unwrap(), []);
@@ -1057,4 +1062,110 @@ async fn whatever_happens_no_volume_stays_attached() {
         (cloud, subject)
     })
     .await;
+}
+
+/// Throttles, failures and silence of a region that is not configured hide what it has; a refusal does not.
+#[tokio::test(start_paused = true)]
+async fn a_region_that_is_not_configured_and_does_not_tell_is_an_error() {
+    let (cloud, _) = cloud_with(&json!({"regions": [REGION]}));
+    let backend = cloud.open();
+    assert_eq!(backend.inventory().await.unwrap(), []);
+    for fault in [
+        Fault::Lost,
+        Fault::NotSent,
+        Fault::Refused(429),
+        Fault::Refused(500),
+        Fault::Refused(503),
+        Fault::SlowAnswer(Duration::from_secs(90)),
+    ] {
+        for nth in 1.. {
+            cloud.faults().from(nth, 1_000, fault);
+            let told = backend.inventory().await;
+            let happened = cloud.faults().happened();
+            cloud.faults().none();
+            if !happened {
+                break;
+            }
+            assert!(told.is_err(), "{fault:?} from {nth} on: {told:?}");
+        }
+    }
+}
+
+/// With an address of its own, which is a piece.
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let (cloud, _) = cloud_with(&json!({}));
+    let subject = machine_named(&cloud, "p4d.24xlarge").await;
+    (cloud, subject)
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &disk(&json!({})));
+    (cloud, subject)
+}
+
+async fn one_placement() -> (Cloud, Subject<Placement>) {
+    let cloud = cloud();
+    let subject = placement(&cloud, REGION, "p4d.24xlarge");
+    (cloud, subject)
+}
+
+async fn machine_in(cloud: &Cloud, region: &str) -> Subject<Machine> {
+    let all = requirements(&json!({"spot": false}));
+    machine_of(cloud, &all, |offer| &*offer.region == region).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![
+            machine_in(&cloud, REGION).await,
+            machine_in(&cloud, "eu-west-1").await,
+        ];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_things_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let elsewhere = disk(&json!({"region": "eu-west-1"}));
+        let subjects = vec![volume(&cloud, &disk(&json!({}))), volume(&cloud, &elsewhere)];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![
+            placement(&cloud, REGION, "p4d.24xlarge"),
+            placement(&cloud, "eu-west-1", "p4d.24xlarge"),
+        ];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_machine).await;
+    checks::left_behind(one_volume).await;
+    checks::left_behind(one_placement).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_machine).await;
+    checks::removed_before_listed(one_volume).await;
+    checks::removed_before_listed(one_placement).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_that_is_away_hides_no_other() {
+    let cloud = cloud();
+    let here = machine_in(&cloud, REGION).await;
+    let there = machine_in(&cloud, "eu-west-1").await;
+    checks::a_place_away(&cloud, &[here, there], "eu-west-1").await;
 }

@@ -153,6 +153,7 @@ async fn our_client_finds_its_way_in_an_emulator_of_others() {
             .await
             .unwrap()
             .remove(0)
+            .unwrap()
     };
     assert_eq!(look().await, Sign::Well);
 

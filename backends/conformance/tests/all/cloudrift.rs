@@ -87,3 +87,13 @@ async fn what_was_left_behind_is_found_and_ended() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}

@@ -354,3 +354,68 @@ async fn what_of_somebody_else_has_the_name_is_neither_used_nor_removed() {
 fn uuid_like(id: uuid::Uuid) -> uuid::Uuid {
     uuid::Uuid::from_u128(id.as_u128() ^ (1 << 100))
 }
+
+async fn one_container() -> (Cloud, Subject<Container>) {
+    let (cloud, _) = cluster();
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let (cloud, _) = cluster();
+    let subject = volume(&cloud);
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn things_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let (cloud, subject) = one_container().await;
+        let other = container(&cloud).await;
+        (cloud, vec![subject, other])
+    })
+    .await;
+    checks::neighbours(async || {
+        let (cloud, subject) = one_volume().await;
+        let other = volume(&cloud);
+        (cloud, vec![subject, other])
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_container).await;
+    checks::left_behind(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_container).await;
+    checks::removed_before_listed(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_away_hides_no_other() {
+    let mut cloud = cloud(
+        &emulator(nodes(), Duration::ZERO),
+        "team",
+        &json!(["alpha", "beta"]),
+    );
+    let data = cloud.config["kubeconfig"]["data"].as_str().unwrap();
+    let data = data
+        .replace(
+            "name: beta\n  context: {cluster: c",
+            "name: beta\n  context: {cluster: d",
+        )
+        .replace(
+            "users:\n",
+            "- name: d\n  cluster: {server: 'https://192.0.2.2:6443'}\nusers:\n",
+        );
+    cloud.config["kubeconfig"]["data"] = data.into();
+    cloud.region = Some("alpha");
+    let here = container(&cloud).await;
+    cloud.region = Some("beta");
+    let there = container(&cloud).await;
+    checks::a_place_away(&cloud, &[here, there], "192.0.2.2").await;
+}

@@ -7,7 +7,9 @@ use dstack_backend_kit::{
     served, volume,
 };
 use dstack_catalog::{Filter, builtin};
-use dstack_compute::{ComputeError, Container, MountedVolume, OwnedKind, Removal, Sign, VolumeRequest};
+use dstack_compute::{
+    ComputeError, Container, Group, MountedVolume, OwnedKind, Removal, Sign, Volume, VolumeRequest,
+};
 use dstack_emulator_runpod::{Runpod, Size};
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -321,21 +323,30 @@ async fn what_somebody_else_has_deleted_is_lost() {
         .look(&[pod.known(Some(pod_place))])
         .await
         .unwrap();
-    assert!(matches!(pod_signs.as_slice(), [Sign::Lost(_)]), "{pod_signs:?}");
+    assert!(
+        matches!(pod_signs.as_slice(), [Some(Sign::Lost(_))]),
+        "{pod_signs:?}"
+    );
     let node_signs = backend
         .groups()
         .unwrap()
         .look(&[nodes.known(Some(nodes_place))])
         .await
         .unwrap();
-    assert!(matches!(node_signs.as_slice(), [Sign::Lost(_)]), "{node_signs:?}");
+    assert!(
+        matches!(node_signs.as_slice(), [Some(Sign::Lost(_))]),
+        "{node_signs:?}"
+    );
     let disk_signs = backend
         .volumes()
         .unwrap()
         .look(&[disk.known(Some(disk_place))])
         .await
         .unwrap();
-    assert!(matches!(disk_signs.as_slice(), [Sign::Lost(_)]), "{disk_signs:?}");
+    assert!(
+        matches!(disk_signs.as_slice(), [Some(Sign::Lost(_))]),
+        "{disk_signs:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -353,7 +364,7 @@ async fn a_pod_that_is_reached_elsewhere_has_moved() {
         .look(&[pod.known(Some(before))])
         .await
         .unwrap();
-    assert_eq!(signs, [Sign::Moved(pod_place)]);
+    assert_eq!(signs, [Some(Sign::Moved(pod_place))]);
     let mut before = nodes_place.clone();
     before.job_provisioning_datas[1].hostname = Some("192.0.2.99".to_owned());
     let signs = backend
@@ -362,7 +373,7 @@ async fn a_pod_that_is_reached_elsewhere_has_moved() {
         .look(&[nodes.known(Some(before))])
         .await
         .unwrap();
-    assert_eq!(signs, [Sign::Moved(nodes_place)]);
+    assert_eq!(signs, [Some(Sign::Moved(nodes_place))]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -435,4 +446,61 @@ async fn another_attempt_makes_another_container() {
         (cloud, subject)
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn things_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![container(&cloud).await, container(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![group(&cloud, 2).await, group(&cloud, 2).await];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![
+            volume(&cloud, &volume_in(CENTER)),
+            volume(&cloud, &volume_in(CENTER)),
+        ];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+async fn one_container() -> (Cloud, Subject<Container>) {
+    let cloud = cloud();
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_group() -> (Cloud, Subject<Group>) {
+    let cloud = cloud();
+    let subject = group(&cloud, 2).await;
+    (cloud, subject)
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &volume_in(CENTER));
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_container).await;
+    checks::left_behind(one_group).await;
+    checks::left_behind(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_container).await;
+    checks::removed_before_listed(one_group).await;
+    checks::removed_before_listed(one_volume).await;
 }

@@ -8,7 +8,9 @@ use dstack_backend_kit::{
 use dstack_backend_kit::{Driver, container as any_container, group};
 use dstack_backend_slurm::{LoginError, LoginNode, LoginNodes, Output, kind_through};
 use dstack_compute::config::{BackendConfig, SlurmCluster};
-use dstack_compute::{Backend, Call, ComputeError, ConfigureError, Container, Journal, RegistryLogin, Step};
+use dstack_compute::{
+    Backend, Call, ComputeError, ConfigureError, Container, Group, Journal, RegistryLogin, Step,
+};
 use dstack_emulator_slurm::{Node, Said, Slurm};
 use dstack_model::decode::decode_strict;
 use serde_json::{Value, json};
@@ -22,6 +24,7 @@ struct Logins {
 
 #[derive(Debug)]
 struct Login {
+    cluster: String,
     slurm: Slurm,
     faults: Arc<Faults>,
     is_allowed: bool,
@@ -30,6 +33,7 @@ struct Login {
 impl LoginNodes for Logins {
     fn login_node(&self, cluster: &SlurmCluster) -> Arc<dyn LoginNode> {
         Arc::new(Login {
+            cluster: cluster.name.clone(),
             slurm: self.slurm.clone(),
             faults: Arc::clone(&self.faults),
             is_allowed: cluster.private_key.content.expose() == CANARY,
@@ -50,6 +54,9 @@ impl LoginNode for Login {
     async fn run(&self, script: &str) -> Result<Output, LoginError> {
         if !self.is_allowed {
             return Err(LoginError::Denied("permission denied (publickey)".to_owned()));
+        }
+        if self.faults.is_away(&self.cluster) {
+            return Err(LoginError::Lost("timed out".to_owned()));
         }
         let (slurm, text) = (self.slurm.clone(), script.to_owned());
         match self.faults.exchange(move || slurm.run(&text)).await {
@@ -94,6 +101,11 @@ fn cloud_of(slurm: Slurm, names: &[&str]) -> Cloud {
 }
 
 fn slurm(is_new: bool) -> Slurm {
+    slurm_of(is_new, 4)
+}
+
+/// With so many nodes.
+fn slurm_of(is_new: bool, nodes: usize) -> Slurm {
     let node = |number: usize| Node {
         name: format!("node{number}"),
         partitions: if number < 3 {
@@ -103,7 +115,7 @@ fn slurm(is_new: bool) -> Slurm {
         },
         gpus: if number < 3 { 0 } else { 2 },
     };
-    Slurm::new((1..=4).map(node).collect(), is_new)
+    Slurm::new((1..=nodes).map(node).collect(), is_new)
 }
 
 fn cloud() -> Cloud {
@@ -348,4 +360,54 @@ async fn another_attempt_makes_another_container() {
         (cloud, subject)
     })
     .await;
+}
+
+async fn one_container() -> (Cloud, Subject<Container>) {
+    let cloud = cloud();
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_group() -> (Cloud, Subject<Group>) {
+    let cloud = cloud_of(slurm_of(true, 8), &["main"]);
+    let subject = group(&cloud, 2).await;
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn jobs_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let (cloud, subject) = one_container().await;
+        let other = container(&cloud).await;
+        (cloud, vec![subject, other])
+    })
+    .await;
+    checks::neighbours(async || {
+        let (cloud, subject) = one_group().await;
+        let other = group(&cloud, 2).await;
+        (cloud, vec![subject, other])
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_container).await;
+    checks::left_behind(one_group).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_container).await;
+    checks::removed_before_listed(one_group).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_away_hides_no_other() {
+    let mut cloud = cloud_of(slurm_of(true, 8), &["here", "there"]);
+    cloud.region = Some("here");
+    let here = container(&cloud).await;
+    cloud.region = Some("there");
+    let there = container(&cloud).await;
+    checks::a_place_away(&cloud, &[here, there], "there").await;
 }

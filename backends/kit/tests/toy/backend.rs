@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{CloudKind, Env, Kind, compute_error, configure_error};
+use dstack_backend::{CloudKind, Env, Kind, Made, compute_error, configure_error, look_by_place};
 use dstack_compute::config::CudoConfig;
 use dstack_compute::{
     Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Known, LISTED_WITHIN, Lifecycle,
@@ -70,6 +70,14 @@ pub(crate) enum Planted {
     PartOfInventory,
     /// Another installation's machine for the same row is taken.
     KeyAlone,
+    /// It is taken where something is looked for that is to be removed.
+    KeyAloneInRemoval,
+    /// What the cloud does not know yet is gone.
+    NewIsGone,
+    /// What is in a region that is away is well.
+    AwayIsWell,
+    /// A region that is away hides the others.
+    OneAwayAllAway,
     /// Orphans that are disks are not removed.
     OrphanDisksStay,
 }
@@ -186,72 +194,73 @@ impl Lifecycle<Machine> for Toy {
             }
         };
         let disk = json!({"token": token});
-        let disk: String = call.make_once("disk", || self.make("disks", want, disk)).await?;
-        let machine = json!({"disk": disk});
-        let ask = || self.make("machines", want, machine.clone());
+        let make = async || Ok(Made::now(self.make("disks", want, disk).await?, call));
+        let disk: Made = call.make_once("disk", make).await?;
+        let machine = json!({"disk": disk.id});
+        let ask = async || {
+            Ok(Made::now(
+                self.make("machines", want, machine.clone()).await?,
+                call,
+            ))
+        };
         let find = async || match self.planted() {
             Planted::NoFind => Ok(None),
-            _ => self.find("machines", &want.offer.region, &want.marks).await,
+            _ => {
+                let found = self.find("machines", &want.offer.region, &want.marks).await?;
+                Ok(found.map(|id| Made::now(id, call)))
+            }
         };
-        let id: String = match self.planted() {
+        let made: Made = match self.planted() {
             Planted::NotNoted => match find().await? {
-                Some(id) => id,
+                Some(made) => made,
                 None => ask().await?,
             },
             Planted::LagIgnored => call.make("machine", Duration::ZERO, ask, find).await?,
             _ => call.make("machine", LISTED_WITHIN, ask, find).await?,
         };
-        let mut thing = self.thing("machines", &id).await?;
+        let starts = |doing: &str| Step::Underway {
+            seen: None,
+            doing: doing.to_owned(),
+            again: AGAIN,
+        };
+        let id = made.id.clone();
+        let Some(mut thing) = self.thing("machines", &id).await? else {
+            return match made.is_new(call) {
+                true => Ok(starts("the machine is listed")),
+                false => Err(ComputeError::Broken("there is no such machine".to_owned())),
+            };
+        };
         while self.planted() == Planted::Waits && thing.state == "starting" {
             tokio::time::sleep(AGAIN).await;
-            thing = self.thing("machines", &id).await?;
+            thing = self.thing("machines", &id).await?.unwrap_or(thing);
         }
         match (thing.state.as_str(), thing.address) {
             ("running", address @ Some(_)) => Ok(Step::Ready(place(&want.offer, id, address))),
             ("starting", _) if self.planted() == Planted::ReadyTooSoon => {
                 Ok(Step::Ready(place(&want.offer, id, None)))
             }
-            ("starting", _) => Ok(Step::Underway {
-                seen: None,
-                doing: "the machine starts".to_owned(),
-                again: AGAIN,
-            }),
+            ("starting", _) => Ok(starts("the machine starts")),
             (state, _) => Err(ComputeError::Broken(format!("the machine is {state}"))),
         }
     }
 
-    async fn look(&self, known: &[Known<Machine>]) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let mut signs = Vec::new();
-        for known in known {
-            let Some(place) = &known.place else {
-                signs.push(Sign::Well);
-                continue;
-            };
-            let told = self
-                .client
-                .get(&format!("machines/{}", place.instance_id))
-                .send::<Thing>()
-                .await;
-            signs.push(match told {
-                Ok(_) if self.planted() == Planted::LossUnseen => Sign::Well,
-                Ok(thing) if thing.state == "running" => Sign::Well,
-                Ok(thing) => Sign::Lost(format!("the machine is {}", thing.state)),
-                Err(error)
-                    if error.status() == Some(StatusCode::NOT_FOUND)
-                        || self.planted() == Planted::AwayIsLost =>
-                {
-                    Sign::Lost("there is no such machine".to_owned())
-                }
-                Err(error) => return Err(self.error(&error)),
-            });
+    async fn look(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        let region = |known: &Known<Machine>| known.place.as_ref().map(|_| known.site.clone());
+        let signs = look_by_place(known, region, |region, known| self.signs_in(region, known)).await?;
+        match self.planted() == Planted::OneAwayAllAway && signs.contains(&None) {
+            true => Err(ComputeError::Unclear("a region is away".to_owned())),
+            false => Ok(signs),
         }
-        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
-        let place = known.place.as_ref().map(|place| place.instance_id.clone());
-        let find = || self.find("machines", &known.site, &known.marks);
-        let end = async |id: String| self.end("machines", &id).await;
+        let place = known.place.as_ref();
+        let place = place.map(|place| Made::long_ago(place.instance_id.clone()));
+        let find = || self.find_to_remove("machines", known, call);
+        let end = |made| self.unmake("machines", made, call);
         let removal = call.unmake("machine", place, LISTED_WITHIN, find, end).await?;
         match (removal, self.planted()) {
             (_, Planted::DiskStays) => return Ok(removal),
@@ -259,8 +268,8 @@ impl Lifecycle<Machine> for Toy {
             (_, Planted::GoneAtOnce) => return Ok(Removal::Gone),
             _ => return Ok(removal),
         }
-        let find = || self.find("disks", &known.site, &known.marks);
-        let end = async |id: String| self.end("disks", &id).await;
+        let find = || self.find_to_remove("disks", known, call);
+        let end = |made| self.unmake("disks", made, call);
         call.unmake("disk", None, LISTED_WITHIN, find, end).await
     }
 }
@@ -302,12 +311,35 @@ impl Toy {
         })
     }
 
-    async fn thing(&self, kind: &str, id: &str) -> Result<Thing, ComputeError> {
-        self.client
-            .get(&format!("{kind}/{id}"))
-            .send()
-            .await
-            .map_err(|error| self.error(&error))
+    async fn thing(&self, kind: &str, id: &str) -> Result<Option<Thing>, ComputeError> {
+        match self.client.get(&format!("{kind}/{id}")).send().await {
+            Ok(thing) => Ok(Some(thing)),
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) => Err(self.error(&error)),
+        }
+    }
+
+    /// How the machines of a region are.
+    async fn signs_in(
+        &self,
+        region: String,
+        known: Vec<&Known<Machine>>,
+    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
+        let listed = match (self.list("machines", &region).await, self.planted()) {
+            (Err(_), Planted::AwayIsLost) => Vec::new(),
+            (Err(_), Planted::AwayIsWell) => return Ok(known.iter().map(|_| Sign::Well).collect()),
+            (listed, _) => listed?,
+        };
+        let sign = |known: &Known<Machine>| {
+            let id = known.place.as_ref().map(|place| place.instance_id.as_str());
+            match listed.iter().find(|thing| Some(thing.id.as_str()) == id) {
+                Some(_) if self.planted() == Planted::LossUnseen => Sign::Well,
+                Some(thing) if thing.state == "running" => Sign::Well,
+                Some(thing) => Sign::Lost(format!("the machine is {}", thing.state)),
+                None => Sign::Lost("there is no such machine".to_owned()),
+            }
+        };
+        Ok(known.into_iter().map(sign).collect())
     }
 
     /// All of a region, also what is over.
@@ -334,13 +366,45 @@ impl Toy {
     }
 
     async fn find(&self, kind: &str, region: &str, marks: &Marks) -> Result<Option<String>, ComputeError> {
-        let is_wanted = |thing: &Thing| match self.planted() {
-            Planted::KeyAlone => thing.tags["dstack_key"] == *marks.key.to_string() && thing.state != "over",
-            Planted::OverIsFound => thing.mark().is_some_and(|mark| mark.is_for(marks)),
-            _ => thing.mark().is_some_and(|mark| mark.is_for(marks)) && thing.state != "over",
+        self.find_by(kind, region, marks, self.planted() == Planted::KeyAlone)
+            .await
+    }
+
+    async fn find_to_remove(
+        &self,
+        kind: &str,
+        known: &Known<Machine>,
+        call: &Call<'_>,
+    ) -> Result<Option<Made>, ComputeError> {
+        let key_alone = matches!(self.planted(), Planted::KeyAlone | Planted::KeyAloneInRemoval);
+        let found = self.find_by(kind, &known.site, &known.marks, key_alone).await?;
+        Ok(found.map(|id| Made::now(id, call)))
+    }
+
+    async fn find_by(
+        &self,
+        kind: &str,
+        region: &str,
+        marks: &Marks,
+        key_alone: bool,
+    ) -> Result<Option<String>, ComputeError> {
+        let is_marked = |thing: &Thing| match key_alone {
+            true => thing.tags["dstack_key"] == *marks.key.to_string(),
+            false => thing.mark().is_some_and(|mark| mark.is_for(marks)),
         };
+        let is_there = |thing: &Thing| thing.state != "over" || self.planted() == Planted::OverIsFound;
         let all = self.list(kind, region).await?;
-        Ok(all.into_iter().find(is_wanted).map(|thing| thing.id))
+        let mut found = all.into_iter().filter(is_there);
+        Ok(found.find(is_marked).map(|thing| thing.id))
+    }
+
+    /// Removes what is noted.
+    async fn unmake(&self, kind: &str, made: Made, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let told = self.end(kind, &made.id).await?;
+        Ok(match self.planted() {
+            Planted::NewIsGone => told,
+            _ => made.removal(call, told, AGAIN),
+        })
     }
 
     async fn end(&self, kind: &str, id: &str) -> Result<Removal, ComputeError> {

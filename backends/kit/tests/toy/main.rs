@@ -73,6 +73,15 @@ async fn found_by(planted: Planted) -> Vec<&'static str> {
         let (cloud, subject) = one(planted).await;
         checks::loss(&cloud, &subject).await;
     });
+    check!(a_place_away, async {
+        let (cloud, subjects) = several(planted).await;
+        let [one, other] = subjects.try_into().map_err(|_| "two").unwrap();
+        checks::a_place_away(&cloud, &[one, other], "region=south").await;
+    });
+    check!(
+        removed_before_listed,
+        checks::removed_before_listed(async || one(planted).await)
+    );
     check!(
         another_attempt,
         checks::another_attempt(async || one(planted).await)
@@ -104,20 +113,20 @@ async fn a_backend_without_a_mistake_passes_all_checks() {
 }
 
 planted! {
-    what_is_asked_for_without_a_note_is_made_twice: NotNoted, any_fault_anywhere;
+    what_is_asked_for_without_a_note_is_made_twice: NotNoted, removed_before_listed, neighbours, any_fault_anywhere;
     what_is_not_looked_for_is_made_twice: NoFind, another_attempt, neighbours, any_fault_anywhere;
     what_is_listed_late_is_made_twice: LagIgnored, any_fault_anywhere;
     a_token_of_the_attempt_before: SameToken, another_attempt, neighbours;
-    what_is_over_is_taken_for_what_is_new: OverIsFound, another_attempt;
+    what_is_over_is_taken_for_what_is_new: OverIsFound, removed_before_listed, another_attempt, neighbours;
     a_lost_answer_taken_for_a_refusal: AllIsDefinite, another_attempt, neighbours, any_fault_anywhere;
-    a_machine_without_an_address_is_ready: ReadyTooSoon, whole_life;
+    a_machine_without_an_address_is_ready: ReadyTooSoon, whole_life, a_place_away;
     a_call_waits_for_the_machine: Waits, whole_life;
-    what_ends_is_gone_at_once: GoneAtOnce, whole_life, loss, another_attempt, neighbours, any_fault_anywhere;
-    an_error_means_gone: ErrorIsGone, another_attempt, any_fault_anywhere;
-    the_disk_of_a_machine_stays: DiskStays, whole_life, sold_out, loss, another_attempt, neighbours, any_fault_anywhere;
+    what_ends_is_gone_at_once: GoneAtOnce, whole_life, loss, removed_before_listed, another_attempt, neighbours, any_fault_anywhere;
+    an_error_means_gone: ErrorIsGone, removed_before_listed, another_attempt, neighbours, any_fault_anywhere;
+    the_disk_of_a_machine_stays: DiskStays, whole_life, sold_out, loss, removed_before_listed, another_attempt, neighbours, any_fault_anywhere;
     sold_out_is_told_as_no_answer: SoldOutIsUnclear, sold_out;
-    a_loss_is_not_seen: LossUnseen, loss;
-    a_cloud_that_is_away_has_lost_the_machine: AwayIsLost, loss;
+    a_loss_is_not_seen: LossUnseen, loss, a_place_away;
+    a_cloud_that_is_away_has_lost_the_machine: AwayIsLost, loss, a_place_away;
     an_error_shows_the_key: KeyInErrors, credentials;
     the_backend_shows_the_key: KeyInDebug, offers;
     a_cloud_that_is_away_refuses_the_key: AwayIsWrongKey, credentials;
@@ -126,5 +135,9 @@ planted! {
     an_inventory_without_what_is_half_made: NoHalfMade, left_behind;
     an_inventory_of_what_the_cloud_tells: PartOfInventory, neighbours;
     a_machine_of_another_installation_is_taken: KeyAlone, neighbours;
+    a_removal_takes_what_is_of_another_installation: KeyAloneInRemoval, neighbours;
+    what_is_not_listed_yet_is_gone: NewIsGone, removed_before_listed;
+    a_cloud_that_is_away_is_well: AwayIsWell, loss, a_place_away;
+    one_region_that_is_away_hides_the_others: OneAwayAllAway, a_place_away;
     orphans_that_are_disks_stay: OrphanDisksStay, left_behind;
 }

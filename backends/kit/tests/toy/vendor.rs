@@ -68,6 +68,11 @@ impl Thing {
         }
     }
 
+    /// Whether reads and removals by this id find it, which they do as late as lists.
+    fn is_known(&self, id: &str) -> bool {
+        self.id == id && self.listed_at <= Instant::now()
+    }
+
     fn to_json(&self) -> Value {
         let address = (self.state() == "running").then_some("192.0.2.7");
         json!({"id": self.id, "name": self.asked["name"], "tags": self.asked["tags"], "state": self.state(), "address": address})
@@ -187,7 +192,7 @@ async fn tell(
 ) -> Answer {
     vendor.check(&headers)?;
     let books = vendor.lock();
-    let thing = books.things.iter().find(|thing| thing.id == id);
+    let thing = books.things.iter().find(|thing| thing.is_known(&id));
     Ok(Json(thing.ok_or(NOT_FOUND)?.to_json()))
 }
 
@@ -205,7 +210,7 @@ async fn end(
     let thing = books
         .things
         .iter_mut()
-        .find(|thing| thing.id == id)
+        .find(|thing| thing.is_known(&id))
         .ok_or(NOT_FOUND)?;
     thing.ended_at.get_or_insert_with(Instant::now);
     let told = thing.to_json();

@@ -7,20 +7,19 @@ use std::time::Duration;
 
 use dstack_store::EntityRef;
 use dstack_units::InstanceId;
+use tokio::sync::Notify;
 
 use crate::Result;
 use crate::context::Context;
 use crate::hosts::HostError;
 use crate::operations::hosts::host_of;
 
-/// Pause after its agent is reached, before a host is asked: jobs are followed first.
-const ASK_AFTER: Duration = Duration::from_secs(2);
 /// Pause before a host is asked again that could not be.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Asks the host of an instance until it has answered once.
-pub(super) async fn ask(ctx: &Arc<Context>, instance: InstanceId) -> Infallible {
-    tokio::time::sleep(ASK_AFTER).await;
+/// Asks the host of an instance until it has answered once, from when its agent has told all its tasks: jobs are followed first.
+pub(super) async fn ask(ctx: &Arc<Context>, instance: InstanceId, all_told: &Notify) -> Infallible {
+    all_told.notified().await;
     loop {
         match ask_once(ctx, instance).await {
             Ok(Ok(())) => std::future::pending().await,
@@ -35,9 +34,7 @@ pub(super) async fn ask(ctx: &Arc<Context>, instance: InstanceId) -> Infallible 
 
 async fn ask_once(ctx: &Context, instance: InstanceId) -> Result<std::result::Result<(), HostError>> {
     let snapshot = ctx.deps.store.instance(instance).await?;
-    let host = snapshot.as_ref().and_then(host_of);
-    // Only users name hosts: a machine of a cloud has one name.
-    let Some(host) = host.filter(|host| host.fleet.spec.configuration.ssh_config.is_some()) else {
+    let Some(host) = snapshot.as_ref().and_then(host_of) else {
         return Ok(Ok(()));
     };
     let found = match ctx.deps.hosts.machine(host).await {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_agent_api::shim::{StreamEvent, TaskInfo, TaskStatus, TaskTerminate};
+use dstack_model::backends::BackendType;
 use dstack_plan::lifecycle::instance::MUTE_PATIENCE;
 use dstack_store::EntityRef;
 use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_units::{InstanceId, JobId, ProjectId};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::{FIRST_PAUSE, FOLLOW_AGAIN, health, longer, machine};
@@ -18,22 +20,28 @@ use crate::operations::hosts::host_of;
 use crate::running::{Begun, Work};
 use crate::{AgentError, Result, Shim, TaskSource};
 
-/// How long an agent may take to tell all its tasks, from the beginning of its stream: a full host tells them within a second.
+/// How long an agent may take to tell all its tasks, from the beginning of its stream. It has them all in memory.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes sure that the shim of an instance is followed.
 pub fn ensure(ctx: &Arc<Context>, row: &InstanceRow, address: AgentAddress) {
     let (project, instance) = (row.project_id, row.id);
+    let is_named = is_named(row, &address);
     let Some(begun) = Begun::new(ctx, Work::FollowShim(instance)) else {
         return;
     };
     let context = Arc::clone(ctx);
     ctx.spawn_under_lease("follow shim", EntityRef::Instance(instance), async move {
-        let last = follow(&context, project, instance, address).await;
+        let last = follow(&context, project, instance, address, is_named).await;
         // Ended, or another server's: nothing here goes there any more.
         context.deps.agents.forget(&last);
         drop(begun);
     });
+}
+
+/// Whether people name the machine, and may do so by several names: a machine of a cloud has one, and this machine none.
+fn is_named(row: &InstanceRow, address: &AgentAddress) -> bool {
+    row.backend.as_deref() == Some(BackendType::Remote.as_str()) && address.reach().is_some()
 }
 
 /// Until the instance is over, or another server's; the address by which its agent was reached last.
@@ -42,12 +50,13 @@ async fn follow(
     project: ProjectId,
     instance: InstanceId,
     mut address: AgentAddress,
+    is_named: bool,
 ) -> AgentAddress {
     let mut pause = FIRST_PAUSE;
     let mut asked = health::Asked::default();
     loop {
         let ended = match shim_of(ctx, project, instance, &address).await {
-            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked).await,
+            Ok(shim) => listen(ctx, instance, shim.as_ref(), &mut asked, is_named).await,
             Err(error) => Err(error.into()),
         };
         // However it ended: only what the next stream tells says what is there.
@@ -105,6 +114,7 @@ async fn listen(
     instance: InstanceId,
     shim: &dyn Shim,
     asked: &mut health::Asked,
+    is_named: bool,
 ) -> Result<bool> {
     let asked_at = ctx.now();
     let stream = match shim.watch().await {
@@ -126,10 +136,11 @@ async fn listen(
             return Ok(false);
         }
     };
+    let all_told = Notify::new();
     tokio::select! {
-        heard = hear(ctx, instance, shim, stream) => heard,
+        heard = hear(ctx, instance, shim, stream, &all_told) => heard,
         never = health::check(ctx, instance, shim, asked) => match never {},
-        never = machine::ask(ctx, instance) => match never {},
+        never = machine::ask(ctx, instance, &all_told), if is_named => match never {},
     }
 }
 
@@ -139,6 +150,7 @@ async fn hear(
     instance: InstanceId,
     shim: &dyn Shim,
     mut stream: Box<dyn TaskSource>,
+    all_told: &Notify,
 ) -> Result<bool> {
     // What was known may be out of date: everything is told before each `Synced`, of which a stream has several when its
     // reader was too slow.
@@ -201,6 +213,7 @@ async fn hear(
                     seen.mute_since = None;
                 });
                 ctx.wakes.wake(EntityRef::Instance(instance));
+                all_told.notify_one();
                 remove_dangling(ctx, instance, shim, &ids).await?;
             }
             StreamEvent::Tick | StreamEvent::Unknown => {}

@@ -243,7 +243,7 @@ pub(super) async fn keep_changed(ctx: &Context, operation: OperationRow, notes: 
 }
 
 /// The operation, still intended, with these notes.
-fn so_far(operation: OperationRow, notes: Value) -> OperationRow {
+pub(super) fn so_far(operation: OperationRow, notes: Value) -> OperationRow {
     OperationRow {
         state: OperationState::Intended,
         attempt: operation.attempt + 1,

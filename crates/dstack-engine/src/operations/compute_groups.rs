@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use dstack_compute::{Backend, ComputeError, Group, GroupRequest, Known, Lifecycle, Marks, Removal};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_plan::lifecycle::compute_group::is_wanted;
-use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, OperationKind, OperationRow};
+use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationKind, OperationRow};
 use dstack_store::{ComputeGroupSnapshot, EntityRef};
 use dstack_units::ProjectId;
 use serde_json::Value;
 
 use super::clouds::{OperationJournal, done, refused, remove};
-use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of, unreadable};
+use super::instances::{self, Ask, NotAsked, OfOffers, OfferAttempts, cloud_of, unreadable, waiting_for};
 use super::{Step, Subject, containers, last_of};
 use crate::Result;
 use crate::context::Context;
@@ -56,6 +56,15 @@ impl OfOffers for ComputeGroupSnapshot {
         members.len() == self.group.members.len() && is_wanted(&members)
     }
 
+    async fn waiting(&self, ctx: &Context) -> Result<Vec<(InstanceRow, JobRow)>> {
+        let mut waiting = Vec::with_capacity(self.group.members.len());
+        for id in self.group.members.iter() {
+            let member = ctx.deps.store.instance(*id).await?;
+            waiting.extend(member.iter().flat_map(waiting_for));
+        }
+        Ok(waiting)
+    }
+
     async fn ask(
         &self,
         ctx: &Context,
@@ -89,11 +98,12 @@ async fn request(
     ctx: &Context,
     snapshot: &ComputeGroupSnapshot,
     offer: &Offer,
-) -> Result<GroupRequest, InputsError> {
+) -> Result<GroupRequest, NotAsked> {
     let of_nobody = || InputsError::Refused("the nodes that it was made for have ended".to_owned());
     let mut request: Option<GroupRequest> = None;
     for id in snapshot.group.members.iter() {
-        let member = ctx.deps.store.instance(*id).await?.ok_or_else(of_nobody)?;
+        let member = ctx.deps.store.instance(*id).await.map_err(InputsError::from)?;
+        let member = member.ok_or_else(of_nobody)?;
         let marks = marks(ctx, &snapshot.group);
         let one = containers::request(ctx, &member, marks, offer.clone()).await?;
         let group = request.get_or_insert_with(|| GroupRequest {
@@ -105,7 +115,7 @@ async fn request(
         });
         group.workloads.push(one.workload);
     }
-    request.ok_or_else(of_nobody)
+    Ok(request.ok_or_else(of_nobody)?)
 }
 
 /// Has the cloud remove all that it made.

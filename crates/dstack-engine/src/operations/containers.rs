@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use super::clouds::OperationJournal;
 use super::hosts::{self, STEP_LIMIT, end, given_up, in_time, stepped};
+use super::instances::NotAsked;
 use super::preparation::{Notes, Underway};
-use super::{Step, last_of};
+use super::{Step, claims, last_of};
 use crate::Result;
 use crate::context::Context;
 use crate::hosts::{ContainerRef, HostError, Preparation};
@@ -31,7 +32,7 @@ use crate::inputs::{Image, InputsError};
 use crate::job_volumes::{kept, not_attached};
 
 /// Whether an offer is of containers, and not of machines.
-pub(super) fn is_offered(offer: &Offer) -> bool {
+pub(crate) fn is_offered(offer: &Offer) -> bool {
     offer.instance_runtime == InstanceRuntime::Runner
 }
 
@@ -78,8 +79,8 @@ pub(super) async fn request(
     snapshot: &InstanceSnapshot,
     marks: Marks,
     offer: Offer,
-) -> Result<ContainerRequest, InputsError> {
-    let job = job_of(ctx, snapshot).await?;
+) -> Result<ContainerRequest, NotAsked> {
+    let job = with_volumes(ctx, snapshot, job_of(ctx, snapshot).await?, &offer).await?;
     let inputs = ctx
         .deps
         .inputs
@@ -98,18 +99,29 @@ pub(super) async fn request(
     })
 }
 
+/// The job with its network volumes. They are taken when its container is asked for; those of a job that has waited since before
+/// this was so are taken now.
+async fn with_volumes(
+    ctx: &Context,
+    snapshot: &InstanceSnapshot,
+    job: JobSnapshot,
+    offer: &Offer,
+) -> Result<JobSnapshot, NotAsked> {
+    if !job.job.mounts_volumes() || !job.attachments.is_empty() {
+        return Ok(job);
+    }
+    claims::take_late(ctx, (&snapshot.instance, &job.job), offer).await?;
+    Ok(job_of(ctx, snapshot).await?)
+}
+
 /// The network volumes that were chosen for the job when it got its container.
 fn volumes(job: &JobSnapshot) -> Result<Vec<MountedVolume>, InputsError> {
-    let spec = &job.job.job_spec;
-    let paths = spec.volumes.iter().flatten().filter_map(|mount| match mount {
-        MountPoint::Volume(mount) => Some(mount.path.clone()),
-        MountPoint::Instance(_) => None,
-    });
-    let kept = kept(spec, &job.attachments).map_err(|error| InputsError::Refused(not_attached(&error)))?;
-    let mounted = kept.into_iter().zip(paths).map(|(row, path)| MountedVolume {
+    let kept = kept(&job.job.job_spec, &job.attachments);
+    let kept = kept.map_err(|error| InputsError::Refused(not_attached(&error)))?;
+    let mounted = kept.into_iter().map(|(row, path)| MountedVolume {
         name: row.name.clone(),
         volume: (*row.volume).clone(),
-        path,
+        path: path.to_owned(),
     });
     Ok(mounted.collect())
 }

@@ -31,7 +31,16 @@ impl Creation {
     pub(super) fn read(operation: &OperationRow) -> Option<Self> {
         match operation.notes.as_deref() {
             None => Some(Self::default()),
-            Some(notes) => decode_strict(notes).ok(),
+            Some(notes) => decode_strict(&as_now(notes.clone())).ok(),
+        }
+    }
+
+    /// Of something that is not to be made, and of which this version can read at most what the backend has noted.
+    pub(super) fn unwanted(operation: &OperationRow, failure: String) -> Self {
+        Self {
+            pieces: Some(noted(Some(operation)).unwrap_or_default()),
+            failure: Some(failure),
+            made: None,
         }
     }
 
@@ -50,6 +59,16 @@ impl Creation {
     fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// Notes as they are written now: what was attached had a name of its own once.
+fn as_now(mut notes: Value) -> Value {
+    if let Some(fields) = notes.as_object_mut()
+        && let Some(attached) = fields.remove("attached")
+    {
+        fields.insert("made".to_owned(), attached);
+    }
+    notes
 }
 
 /// What the backend has noted of what was made, also where this version can read nothing else of the creation; `None`: it cannot
@@ -179,6 +198,7 @@ pub(super) async fn clear<R: Resource>(
 
 #[cfg(test)]
 mod tests {
+    use dstack_model::volumes::VolumeAttachmentData;
     use dstack_store::rows::OperationKind;
     use dstack_store::{EntityRef, Sealed};
     use dstack_units::Time;
@@ -209,6 +229,9 @@ mod tests {
             assert_eq!(noted(Some(&creation(notes))), Some(disk.clone()));
         }
         assert_eq!(noted(None), Some(Value::Null), "nothing was asked for");
+        let attached = json!({"pieces": disk, "failure": null, "attached": {"device_name": "/dev/sdf"}});
+        let device: Option<VolumeAttachmentData> = made(&creation(attached));
+        assert_eq!(device.unwrap().device_name.as_deref(), Some("/dev/sdf"));
         for notes in [
             json!({"parts": disk}),
             json!({"pieces": null, "parts": disk}),

@@ -17,11 +17,11 @@ use dstack_model::compute_groups::ComputeGroupProvisioningData;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_model::runs::JobProvisioningData;
+use dstack_model::runs::{JobProvisioningData, JobStatus};
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
-use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose, provisioning_timeout};
+use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
 use dstack_plan::offers::AvailableOffers;
-use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
+use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
 use dstack_system::chain;
 use dstack_units::{ProjectId, Time};
@@ -30,9 +30,10 @@ use serde_json::Value;
 
 use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
 use super::placement_groups::{self, GROUP_INTERVAL, GroupForMachine};
-use super::{Step, Subject, containers, hosts, last_of, note_error};
+use super::{Step, Subject, claims, containers, hosts, last_of, note_error};
 use crate::context::Context;
 use crate::inputs::InputsError;
+use crate::job_volumes::Claimed;
 use crate::{EngineError, Result};
 
 /// How far the making of an instance is.
@@ -40,6 +41,12 @@ use crate::{EngineError, Result};
 pub struct OfferAttempts {
     /// Offers that are still to be tried, best first.
     remaining: Vec<Offer>,
+    /// Offers where the network volumes are not that were taken, best first: when none of `remaining` works, they are tried with other
+    /// volumes.
+    #[decode(default = Vec::new())]
+    // Servers before this one cannot read it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    elsewhere: Vec<Offer>,
     /// How many there were.
     total: u64,
     /// How many were tried.
@@ -90,6 +97,7 @@ impl OfferAttempts {
     pub fn of(offers: &AvailableOffers, idle_for: Option<Duration>) -> Self {
         Self {
             remaining: offers.best.clone(),
+            elsewhere: Vec::new(),
             total: u64::try_from(offers.total).unwrap_or(u64::MAX),
             tried: 0,
             errors: Vec::new(),
@@ -115,6 +123,31 @@ impl OfferAttempts {
     #[must_use]
     pub fn reserved(self, reservation: Option<String>) -> Self {
         Self { reservation, ..self }
+    }
+
+    /// After them these, with other network volumes.
+    #[must_use]
+    pub fn then_elsewhere(self, elsewhere: Vec<Offer>) -> Self {
+        Self { elsewhere, ..self }
+    }
+
+    /// What is tried with other network volumes.
+    pub(super) fn elsewhere(&self) -> AvailableOffers {
+        AvailableOffers {
+            best: self.elsewhere.clone(),
+            total: self.elsewhere.len(),
+        }
+    }
+
+    /// With other network volumes, and with the offers that have these.
+    pub(super) fn with_other_volumes(&self, claimed: Claimed) -> Self {
+        let more = u64::try_from(claimed.offers.total).unwrap_or(u64::MAX);
+        Self {
+            remaining: claimed.offers.best,
+            elsewhere: claimed.elsewhere,
+            total: self.total.saturating_add(more),
+            ..self.clone()
+        }
     }
 
     /// Who wants the instance.
@@ -252,6 +285,8 @@ pub(super) trait OfOffers: Sync {
     fn fleet(&self) -> Option<&FleetRow>;
     /// Whether it is still to be made.
     fn is_wanted(&self) -> bool;
+    /// The jobs that wait for it, each with its instance.
+    async fn waiting(&self, ctx: &Context) -> Result<Vec<(InstanceRow, JobRow)>>;
     /// What a backend is asked for, to make it of an offer.
     async fn ask(
         &self,
@@ -323,6 +358,10 @@ impl OfOffers for InstanceSnapshot {
         self.instance.status() == InstanceStatus::Pending
     }
 
+    async fn waiting(&self, _ctx: &Context) -> Result<Vec<(InstanceRow, JobRow)>> {
+        Ok(waiting_for(self).collect())
+    }
+
     async fn ask(
         &self,
         ctx: &Context,
@@ -351,6 +390,13 @@ impl OfOffers for InstanceSnapshot {
     }
 }
 
+/// The jobs that wait for an instance, each with it.
+pub(super) fn waiting_for(snapshot: &InstanceSnapshot) -> impl Iterator<Item = (InstanceRow, JobRow)> {
+    let jobs = snapshot.jobs.iter();
+    let waiting = jobs.filter(|job| job.status() == JobStatus::Submitted);
+    waiting.map(|job| (snapshot.instance.clone(), job.clone()))
+}
+
 /// One call on the way to what is made of one of several offers.
 pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: OperationRow) -> Result<Step> {
     let Some(attempts) = OfferAttempts::read(&operation) else {
@@ -358,6 +404,7 @@ pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: Ope
         return unreadable(ctx, operation).await;
     };
     let offer = attempts.remaining.first().cloned();
+    let is_wanted = subject.is_wanted() && ctx.now() < operation.created_at + CREATION_TIMEOUT;
     match (&attempts.trial, offer) {
         (Some(trial), Some(offer)) => match trial
             .failure
@@ -367,7 +414,10 @@ pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: Ope
             Some(failure) => clear(ctx, subject, operation, attempts, (&offer, failure)).await,
             None => ensure(ctx, subject, operation, attempts, &offer).await,
         },
-        (None, Some(offer)) if subject.is_wanted() && ctx.now() < operation.created_at + CREATION_TIMEOUT => {
+        (None, None) if is_wanted && claims::take_others(ctx, subject, &operation, &attempts).await? => {
+            Ok(Step::Next)
+        }
+        (None, Some(offer)) if is_wanted => {
             let trial = Trial {
                 since: ctx.now(),
                 pieces: None,
@@ -397,7 +447,10 @@ fn too_late(
     if !subject.is_wanted() {
         return Some("not wanted any more".to_owned());
     }
-    let limit = provisioning_timeout(offer.backend, &offer.instance.name);
+    let limit = ctx
+        .deps
+        .backends
+        .provisioning_timeout(offer.backend, &offer.instance.name);
     if ctx.now() < trial.since + limit {
         return None;
     }
@@ -660,7 +713,7 @@ async fn ask(
     snapshot: &InstanceSnapshot,
     attempts: &OfferAttempts,
     (offer, placement_group): (Offer, Option<String>),
-) -> Result<Ask, InputsError> {
+) -> Result<Ask, NotAsked> {
     if containers::is_offered(&offer) {
         let request = containers::request(ctx, snapshot, marks(ctx, &snapshot.instance), offer).await?;
         return Ok(Ask::Container(Box::new(request)));

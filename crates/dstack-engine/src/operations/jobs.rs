@@ -130,7 +130,10 @@ async fn submit_task(
         Ok(access) => access,
         Err(error) => return Ok(error.into()),
     };
-    let config = task_config(snapshot, image, access);
+    let config = match task_config(snapshot, image, access) {
+        Ok(config) => config,
+        Err(error) => return Ok(Attempt::Refused(error)),
+    };
     let shim = match shim_of(ctx, instance.project_id, instance.id, address).await {
         Ok(shim) => shim,
         Err(error) => return Ok(error.into()),

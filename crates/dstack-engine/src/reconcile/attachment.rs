@@ -5,15 +5,16 @@ use std::sync::Arc;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::JobStatus;
 use dstack_model::volumes::{VolumeAttachmentData, VolumeStatus};
-use dstack_plan::lifecycle::attachment::{AttachmentStatus, Decision, Facts, Holder, Machine, decide};
+use dstack_plan::lifecycle::attachment::{
+    AttachmentStatus, Decision, Facts, Holder, Machine, decide, forced_from,
+};
 use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow, OperationKind, VolumeRow};
 use dstack_store::{AttachmentSnapshot, Changes, EntityRef, EventMaker, VolumeUse};
 use dstack_units::{AttachmentId, Time};
 
 use crate::Result;
 use crate::context::Context;
-use crate::operations::attachments::Attempt;
-use crate::operations::{self, last_of, progress};
+use crate::operations::{self, creation, last_of, progress};
 use crate::wakes::Key;
 
 /// Takes an attachment a step further.
@@ -97,8 +98,13 @@ fn change(ctx: &Context, snapshot: &AttachmentSnapshot, untold: Option<JobRow>) 
                 row.attach(data, now)?;
             }
         }
-        Decision::Failed(why) => row.fail(why, now)?,
+        Decision::Failed(why) => {
+            row.fail(why, now)?;
+            // It is free from now on.
+            changes.touch(used(&snapshot.volume, now));
+        }
         Decision::GiveUp(why) => row.give_up(why, now)?,
+        Decision::Leave => row.detach(forced_from(now, None, true), now)?,
         Decision::IntendDetach(wait) => {
             row.wait(wait);
             changes.intend(operations::intend(ctx, entity, OperationKind::Remove, now));
@@ -145,7 +151,7 @@ fn used(volume: &VolumeRow, now: Time) -> VolumeRow {
 
 /// What the cloud said when it had attached the volume.
 fn said(snapshot: &AttachmentSnapshot) -> Option<VolumeAttachmentData> {
-    last_of(&snapshot.operations, OperationKind::Create).and_then(Attempt::attached)
+    last_of(&snapshot.operations, OperationKind::Create).and_then(creation::made)
 }
 
 fn facts(snapshot: &AttachmentSnapshot) -> Facts {
@@ -155,11 +161,13 @@ fn facts(snapshot: &AttachmentSnapshot) -> Facts {
         instance: row.instance_name.clone(),
         status: row.status(),
         handed_over: row.handed_over,
+        has_job: snapshot.has_job(),
         attach: progress(&snapshot.operations, OperationKind::Create),
         readable: said(snapshot).is_some(),
         detach: progress(&snapshot.operations, OperationKind::Remove),
         stored: row.stored_wait(),
         machine: machine(snapshot.instance.as_ref()),
+        machine_deadline: snapshot.instance.as_ref().and_then(InstanceRow::deadline_at),
         holder: snapshot.others.iter().find_map(holder),
         unusable: unusable(&snapshot.volume),
     }
@@ -171,6 +179,8 @@ fn holder(other: &VolumeUse) -> Option<Holder> {
     may_have_it.then(|| Holder {
         instance: other.row.instance_name.clone(),
         job: other.user().map(str::to_owned),
+        leaving_since: other.leaving_since(),
+        forced_from: other.row.forced_from,
     })
 }
 

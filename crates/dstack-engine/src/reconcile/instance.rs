@@ -8,12 +8,11 @@ use dstack_agent_api::shim::TaskStatus;
 use dstack_compute::Sign;
 use dstack_model::fleets::FleetStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
-use dstack_model::runs::{JobProvisioningData, JobRuntimeData, JobStatus, JobTerminationReason};
+use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason};
 use dstack_plan::hosts;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::instance::{
     AgentTrouble, CloudSign, Decision, Facts, Purpose, Repair, UNREACHABLE_TIMEOUT, decide,
-    provisioning_timeout,
 };
 use dstack_plan::lifecycle::job::Progress;
 use dstack_plan::lifecycle::{Wait, WaitReason};
@@ -34,7 +33,7 @@ use crate::Result;
 use crate::context::Context;
 use crate::follow;
 use crate::hosts::ReadyHost;
-use crate::job_volumes::{kept, not_attached};
+use crate::job_volumes::{ProjectVolumes, kept, not_attached};
 use crate::operations::containers::{self, ReadyContainer};
 use crate::operations::instances::OfferAttempts;
 use crate::operations::{self, last_of, progress};
@@ -90,7 +89,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     }
     if changed {
         tell_fleet(ctx, before);
-        wake_volumes(ctx, &snapshot).await?;
+        // Where that cannot be read now, they are looked at with all rows, half a minute later at most.
+        if let Err(error) = wake_volumes(ctx, &snapshot, is_over).await {
+            ctx.report("wake volumes", &error);
+        }
     }
     if takes_more {
         // Jobs that wait may have a place now, or none any more.
@@ -169,9 +171,10 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
 }
 
 /// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
-async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<()> {
-    // A container has those that it was made with also when its job is over.
-    let may_have_some = snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
+async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot, is_over: bool) -> Result<()> {
+    // Those of a job that is over are free once nothing is left of the container that they were for, which may never have been made.
+    let may_have_some =
+        is_over || snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
     if !may_have_some {
         return Ok(());
     }
@@ -214,6 +217,7 @@ async fn change(ctx: &Arc<Context>, snapshot: &InstanceSnapshot) -> Result<Chang
     observe_place(snapshot, &mut change, sign.as_ref());
     observe_notice(&mut change.row, sign.as_ref());
     let mut facts = facts(snapshot, attempts.as_ref(), in_reach);
+    facts.timeout = provisioning_timeout(ctx, &snapshot.instance);
     facts.trouble = agent_trouble(ctx, snapshot, in_reach);
     facts.sign = cloud_sign(&change.row, sign);
     facts.unreachable_because = ctx.seen.unreachable_because(snapshot.instance.id);
@@ -621,6 +625,17 @@ fn lost_at(before: &InstanceRow, now: Time) -> Time {
     known.unwrap_or(now + UNREACHABLE_TIMEOUT)
 }
 
+/// How long it may take until its agent answers; nothing before its backend has made it.
+fn provisioning_timeout(ctx: &Context, row: &InstanceRow) -> Duration {
+    let place = row.job_provisioning_data.as_deref();
+    place.map_or(Duration::ZERO, |place| {
+        let instance_type = &place.instance_type.name;
+        ctx.deps
+            .backends
+            .provisioning_timeout(place.backend, instance_type)
+    })
+}
+
 fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach: bool) -> Facts {
     let row = &snapshot.instance;
     let place = row.job_provisioning_data.as_deref();
@@ -650,9 +665,7 @@ fn facts(snapshot: &InstanceSnapshot, attempts: Option<&OfferAttempts>, in_reach
         in_reach,
         asked_at: creation(snapshot).map_or(row.created_at, |asked| asked.created_at),
         started_at: row.started_at,
-        timeout: place.map_or(Duration::ZERO, |place| {
-            provisioning_timeout(place.backend, &place.instance_type.name)
-        }),
+        timeout: Duration::ZERO,
         one_job: place.is_some_and(|place| !place.dockerized),
         idle_since: row
             .last_job_processed_at
@@ -766,7 +779,7 @@ async fn made(
         let Some(mut job) = placed(ctx, before, &change.row, now)? else {
             continue;
         };
-        let volumes = keep_volumes(ctx, &change.row, &mut job).await?;
+        let volumes = keep_volumes(ctx, change, &mut job, now).await?;
         let assigned = change.side_effects.maker().assigned(&job, &change.row);
         change.side_effects.event(assigned);
         change.side_effects.update(before, job.clone());
@@ -779,53 +792,61 @@ async fn made(
     Ok(())
 }
 
-/// The job keeps the network volumes that were chosen for it when the instance was asked for, or the reason why it does not.
-async fn keep_volumes(ctx: &Context, instance: &InstanceRow, job: &mut JobRow) -> Result<Result<(), String>> {
+/// The job keeps the network volumes that were taken for it when the instance was asked for, or the reason why it does not.
+async fn keep_volumes(
+    ctx: &Context,
+    change: &mut Change,
+    job: &mut JobRow,
+    now: Time,
+) -> Result<Result<(), String>> {
     if !job.mounts_volumes() {
         return Ok(Ok(()));
     }
-    let volumes = volumes_of(ctx, instance, job).await?;
-    let names = kept(&job.job_spec, &volumes).and_then(|rows| {
-        check_zone(&rows, instance)?;
-        Ok(rows.into_iter().map(|row| row.name.clone()).collect())
-    });
-    let names: Vec<String> = match names {
-        Ok(names) => names,
-        Err(error) => return Ok(Err(not_attached(&error))),
-    };
-    job.job_runtime_data = job.job_runtime_data.as_deref().map(|runtime| {
-        Json::new(JobRuntimeData {
-            volume_names: Some(names),
-            ..runtime.clone()
-        })
-    });
-    Ok(Ok(()))
-}
-
-/// The attachments that are there for the job on the instance.
-async fn volumes_of(ctx: &Context, instance: &InstanceRow, job: &JobRow) -> Result<Vec<AttachmentRow>> {
+    let instance = &change.row;
     let all = ctx.deps.store.attachments(AttachmentsOf::Instance(instance.id));
     let rows = all.await?.into_iter().map(|volume| volume.row);
-    Ok(rows.filter(|row| row.job_id == job.id).collect())
+    let rows: Vec<AttachmentRow> = rows.filter(|row| row.job_id == job.id).collect();
+    let names = match rows.is_empty() {
+        // It has waited since before volumes were taken with the instance that is asked for.
+        true => {
+            let mut volumes = ProjectVolumes::load(ctx, job.project_id, now).await?;
+            volumes.give(ctx, &mut change.side_effects, instance, job)
+        }
+        false => kept(&job.job_spec, &rows).and_then(|rows| names_there(&rows, instance)),
+    };
+    Ok(match names {
+        Ok(names) => {
+            job.mount(names);
+            Ok(())
+        }
+        Err(error) => Err(not_attached(&error)),
+    })
+}
+
+/// Names of the volumes, all of which can be used on the instance.
+fn names_there(volumes: &[(&AttachmentRow, &str)], instance: &InstanceRow) -> Result<Vec<String>, String> {
+    let mut names = Vec::with_capacity(volumes.len());
+    for (row, _) in volumes {
+        check_zone(row, instance)?;
+        names.push(row.name.clone());
+    }
+    Ok(names)
 }
 
 /// A cloud may not have said before in which zone a machine would be.
-fn check_zone(volumes: &[&AttachmentRow], instance: &InstanceRow) -> Result<(), String> {
+fn check_zone(volume: &AttachmentRow, instance: &InstanceRow) -> Result<(), String> {
     let place = instance.job_provisioning_data.as_deref();
-    let Some(zone) = place.and_then(|place| place.availability_zone.as_deref()) else {
+    let zone = place.and_then(|place| place.availability_zone.as_deref());
+    let (Some(zone), Some(own)) = (zone, &volume.volume.availability_zone) else {
         return Ok(());
     };
-    for row in volumes {
-        if let Some(own) = &row.volume.availability_zone
-            && !own.eq_ignore_ascii_case(zone)
-        {
-            return Err(format!(
-                "{}: it is in {own}, and {} was made in {zone}",
-                row.name, instance.name
-            ));
-        }
+    match own.eq_ignore_ascii_case(zone) {
+        true => Ok(()),
+        false => Err(format!(
+            "{}: it is in {own}, and {} was made in {zone}",
+            volume.name, instance.name
+        )),
     }
-    Ok(())
 }
 
 /// A job whose instance has been made.
@@ -880,19 +901,16 @@ async fn refuse_waiting(
     change: &mut Change,
 ) -> Result<()> {
     let mut refused = Refused::new();
-    for job in snapshot
-        .jobs
-        .iter()
-        .filter(|job| job.status() == JobStatus::Submitted)
-    {
+    let is_waiting = |job: &&JobRow| job.status() == JobStatus::Submitted;
+    let waiting = || snapshot.jobs.iter().filter(is_waiting);
+    let project = snapshot.instance.project_id;
+    let now = change.side_effects.maker().now;
+    let mut volumes = ProjectVolumes::of_jobs(ctx, project, waiting(), now).await?;
+    for job in waiting() {
         let ended = refuse(ctx, job, message.to_owned())?;
         refused.entry(job.run_id).or_default().push(ended);
-        if job.mounts_volumes() {
-            // Nothing of the instance is left that may have them.
-            for volume in volumes_of(ctx, &snapshot.instance, job).await? {
-                change.side_effects.remove_silently(volume);
-            }
-        }
+        // Nothing of the instance is left that may have them.
+        volumes.give_back(&mut change.side_effects, snapshot.instance.id, job.id);
     }
     let runs: BTreeMap<_, _> = snapshots(ctx, refused.keys().copied()).await?;
     let ends = ends(ctx, refused, runs).await?;

@@ -46,7 +46,7 @@ pub(super) async fn plan_provisioning(
     let Some(offers) = offer_cache::offers(ctx, asker, row.project_id, &query) else {
         return Ok(pending(WaitReason::Offers));
     };
-    let offers = AvailableOffers::select(&offers, place, ctx.deps.settings.offers_tried);
+    let offers = AvailableOffers::select(&offers, place, query.volumes(), ctx.deps.settings.offers_tried);
     if offers.best.is_empty() {
         return Ok(Provisioning::Impossible(none_for_fleet(0, &[])));
     }

@@ -110,18 +110,18 @@ fn shown(body: &str) -> String {
 
 /// `None`: it is no page. Empty: it has no title.
 fn title_of_page(body: &str) -> Option<&str> {
+    let body = body.trim_start();
     // Letters outside of ASCII stay as they are, so that places in both are the same.
-    let lower = body.trim_start().to_ascii_lowercase();
+    let lower = body.to_ascii_lowercase();
     let is_page = ["<!doctype html", "<html"]
         .iter()
         .any(|begin| lower.starts_with(begin));
-    let title = |body| -> Option<&str> {
-        let lower = str::to_ascii_lowercase(body);
+    let title = || -> Option<&str> {
         let begin = lower.find("<title>")? + "<title>".len();
         let end = begin + lower.get(begin..)?.find("</title>")?;
         Some(body.get(begin..end)?.trim())
     };
-    is_page.then(|| title(body).unwrap_or_default())
+    is_page.then(|| title().unwrap_or_default())
 }
 
 #[cfg(test)]

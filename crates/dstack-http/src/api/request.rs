@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -24,6 +24,7 @@ pub struct ApiRequest<'a> {
     query: Vec<(String, String)>,
     body: Option<Result<Bytes, String>>,
     content_type: HeaderValue,
+    headers: Vec<(HeaderName, String)>,
     may_be_repeated: bool,
 }
 
@@ -37,7 +38,15 @@ impl<'a> ApiRequest<'a> {
             query: Vec::new(),
             body: None,
             content_type: HeaderValue::from_static("application/json"),
+            headers: Vec::new(),
         }
+    }
+
+    /// With a header of this request alone, which is signed with the rest of it. One that the client or the body has is replaced. A value
+    /// with characters that no header has is an error when it is sent.
+    pub fn header(mut self, name: HeaderName, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
     }
 
     /// With a parameter in the query.
@@ -179,6 +188,11 @@ impl<'a> ApiRequest<'a> {
             request
                 .headers_mut()
                 .insert(CONTENT_TYPE, self.content_type.clone());
+        }
+        for (name, value) in &self.headers {
+            let value = HeaderValue::from_str(value)
+                .map_err(|_| format!("{name} has characters that no header has"))?;
+            request.headers_mut().insert(name, value);
         }
         if let Some(signer) = &self.client.signer {
             signer.sign(&mut request)?;

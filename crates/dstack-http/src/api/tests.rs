@@ -13,6 +13,7 @@ use super::*;
 struct Script {
     answers: Mutex<VecDeque<Result<(u16, &'static str), TransportError>>>,
     asked: Mutex<Vec<String>>,
+    headers: Mutex<Vec<http::HeaderMap>>,
 }
 
 #[async_trait]
@@ -21,6 +22,7 @@ impl Transport for Script {
         let body = String::from_utf8_lossy(request.body()).into_owned();
         let asked = format!("{} {} {body}", request.method(), request.uri());
         self.asked.lock().unwrap().push(asked.trim().to_owned());
+        self.headers.lock().unwrap().push(request.headers().clone());
         let next = self.answers.lock().unwrap().pop_front();
         let Some(answer) = next else {
             return std::future::pending().await;
@@ -137,6 +139,29 @@ async fn errors_say_what_is_known() {
     assert!(!malformed.is_definite(), "{malformed}");
     let long = failing(Ok((400, Box::leak("é".repeat(1000).into_boxed_str())))).await;
     assert!(long.to_string().ends_with("é…"), "{long}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_has_headers_of_its_own() {
+    let (client, script) = client([Ok((200, "1")), Ok((200, "1"))]);
+    let name = || HeaderName::from_static("idempotency-key");
+    let content_type = http::header::CONTENT_TYPE;
+    let own = client.post("a").json(&json!({})).header(name(), "k1");
+    let own = own.header(content_type.clone(), "application/x-json");
+    own.send::<Value>().await.unwrap();
+    client.post("a").json(&json!({})).send::<Value>().await.unwrap();
+    let sent = script.headers.lock().unwrap().clone();
+    assert_eq!(sent[0][name()], "k1");
+    assert_eq!(sent[0][content_type.clone()], "application/x-json");
+    assert!(!sent[1].contains_key(name()));
+    assert_eq!(sent[1][content_type], "application/json");
+    let bad = client
+        .get("a")
+        .header(name(), "a\nb")
+        .send::<Value>()
+        .await
+        .unwrap_err();
+    assert!(bad.is_definite(), "{bad}");
 }
 
 #[tokio::test(start_paused = true)]

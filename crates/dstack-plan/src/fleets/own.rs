@@ -125,9 +125,9 @@ mod tests {
             ..cheap.clone()
         };
         let offers = [full, zones(&["a", "b"]), zones(&["b"]), cheap.clone()];
-        let in_zone = AvailableOffers::select(&offers, Some(&place(&cheap, Some("a"))), 25);
+        let in_zone = AvailableOffers::select(&offers, Some(&place(&cheap, Some("a"))), &[], 25);
         assert_eq!(in_zone.best, [zones(&["a"]), zones(&["a"])]);
-        let few = AvailableOffers::select(&offers, None, 2);
+        let few = AvailableOffers::select(&offers, None, &[], 2);
         assert_eq!((few.best.len(), few.total), (2, 3));
     }
 

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_units::Time;
 
 use super::job::Progress;
 use super::{Wait, WaitReason};
 
-/// How long offers are begun with, one after the other: each that is not made within its [`provisioning_timeout`] makes way for the
+/// How long offers are begun with, one after the other: each that is not made within the time of its backend makes way for the
 /// next.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
@@ -59,23 +58,6 @@ pub fn next_preparation_at(now: Time, calls: i64) -> Time {
     const LONGEST: Duration = Duration::from_secs(15 * 60);
     let calls = u32::try_from(calls.max(0)).unwrap_or(u32::MAX);
     now + FOR_EACH_CALL.saturating_mul(calls).clamp(SHORTEST, LONGEST)
-}
-
-/// How long an instance may take from its creation until its agent answers (dstack 0.22.5: backends §9).
-pub fn provisioning_timeout(backend: BackendType, instance_type: &str) -> Duration {
-    let minutes = match backend {
-        BackendType::Lambda | BackendType::CloudRift => 30,
-        BackendType::Runpod
-        | BackendType::Daytona
-        | BackendType::Seeweb
-        | BackendType::Kubernetes
-        | BackendType::Slurm => 20,
-        BackendType::Oci if instance_type.starts_with("BM.") => 20,
-        BackendType::Vultr if instance_type.starts_with("vbm") => 55,
-        BackendType::Gcp if instance_type == "a4-highgpu-8g" => 16,
-        _ => 10,
-    };
-    Duration::from_secs(minutes * 60)
 }
 
 /// Whom an instance is there for.
@@ -162,7 +144,7 @@ pub struct Facts {
     pub asked_at: Time,
     /// When it was made.
     pub started_at: Option<Time>,
-    /// [`provisioning_timeout`].
+    /// How long it may take from its creation until its agent answers, as its backend says.
     pub timeout: Duration,
     /// It ends with its job: a container rather than a machine.
     pub one_job: bool,
@@ -1008,14 +990,5 @@ mod tests {
         let pause = |calls| next_preparation_at(at(0), calls).since(at(0)).as_secs();
         assert_eq!([4, 8, 40, 60, i64::MAX].map(pause), [60, 120, 600, 900, 900]);
         assert_eq!(pause(-1), 60);
-    }
-
-    #[test]
-    fn slow_clouds_have_more_time() {
-        let minutes = |backend, kind| provisioning_timeout(backend, kind).as_secs() / 60;
-        assert_eq!(minutes(BackendType::Aws, "m5.large"), 10);
-        assert_eq!(minutes(BackendType::Vultr, "vbm-4c"), 55);
-        assert_eq!(minutes(BackendType::Vultr, "vc2"), 10);
-        assert_eq!(minutes(BackendType::Runpod, ""), 20);
     }
 }

@@ -76,7 +76,12 @@ impl Market<'_> {
 
 impl OfferSource for Market<'_> {
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
-        Some(AvailableOffers::select(&self.answer(query), master, 25))
+        Some(AvailableOffers::select(
+            &self.answer(query),
+            master,
+            query.volumes(),
+            25,
+        ))
     }
 }
 

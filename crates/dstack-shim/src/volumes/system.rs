@@ -83,7 +83,7 @@ impl HostDisks {
 #[async_trait]
 impl Disks for HostDisks {
     async fn tool(&self, program: &'static str, args: &[&str]) -> Result<Output, CommandError> {
-        // mkfs of a large device takes minutes.
+        // mkfs of a large device takes minutes, and so does unmounting one to which much was written.
         SystemCommands.run(program, args, Duration::from_secs(600)).await
     }
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use async_trait::async_trait;
 
@@ -17,6 +17,8 @@ struct FakeDisks {
     /// How often unmounting still fails.
     held: AtomicU32,
     flushed: Mutex<Vec<PathBuf>>,
+    /// Neither unmounting nor flushing comes to an end by itself.
+    hangs: AtomicBool,
     root: tempfile::TempDir,
 }
 
@@ -28,6 +30,7 @@ impl FakeDisks {
             mounted: Mutex::default(),
             held: AtomicU32::new(0),
             flushed: Mutex::default(),
+            hangs: AtomicBool::new(false),
             root: tempfile::tempdir().unwrap(),
         }
     }
@@ -63,6 +66,12 @@ impl Disks for FakeDisks {
         Ok(())
     }
     async fn unmount(&self, dir: &Path) -> Result<(), VolumeError> {
+        if self.hangs.load(Ordering::Relaxed) {
+            return Err(VolumeError::Command(CommandError::Timeout {
+                program: "umount".to_owned(),
+                limit: Duration::from_secs(600),
+            }));
+        }
         let held = self.held.load(Ordering::Relaxed);
         if held > 0 {
             self.held.store(held - 1, Ordering::Relaxed);
@@ -76,7 +85,10 @@ impl Disks for FakeDisks {
     }
     async fn flush(&self, dir: &Path) -> Result<(), VolumeError> {
         self.flushed.lock().unwrap().push(dir.to_owned());
-        Ok(())
+        match self.hangs.load(Ordering::Relaxed) {
+            true => std::future::pending().await,
+            false => Ok(()),
+        }
     }
     fn mount_root(&self) -> &Path {
         self.root.path()
@@ -280,4 +292,35 @@ async fn what_an_older_agent_mounted_by_name_is_unmounted() {
     disks.mount("/dev/nvme1n1", &place).await.unwrap();
     release(&disks, &[aws()]).await.unwrap();
     assert!(disks.mounted.lock().unwrap().is_empty());
+}
+
+/// A network disk whose other end is away: the task ends all the same, and says what may be missing.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_does_not_answer_holds_up_the_end_of_a_task_for_a_bounded_time() {
+    let disks = FakeDisks::new(Recorded::default(), &[]);
+    let place = disks.root.path().join("vol-0abc");
+    disks.mount("/dev/nvme1n1", &place).await.unwrap();
+    disks.hangs.store(true, Ordering::Relaxed);
+    let begun = tokio::time::Instant::now();
+    let error = release(&disks, &[aws()]).await.unwrap_err();
+    assert!(error.to_string().contains("did not reach its disk"), "{error}");
+    assert_eq!(
+        begun.elapsed(),
+        FLUSH_LIMIT,
+        "a try that had no end is not made again"
+    );
+}
+
+/// The name of an older agent's mount point comes from the server, as ids do.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_unmounted_but_what_is_mounted_below_the_root() {
+    let disks = FakeDisks::new(Recorded::default(), &[]);
+    let elsewhere = disks.root.path().join("../elsewhere");
+    disks.mount("/dev/nvme1n1", &elsewhere).await.unwrap();
+    let volume = Volume {
+        name: "../elsewhere".into(),
+        ..aws()
+    };
+    release(&disks, &[volume]).await.unwrap();
+    assert!(disks.mounted.lock().unwrap().contains_key(&elsewhere));
 }

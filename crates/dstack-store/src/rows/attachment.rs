@@ -11,9 +11,10 @@ use crate::Json;
 use crate::entity::entity;
 
 entity! {
-    /// A volume that an instance has for a job, is to have, or is to be without. It leaves no row.
+    /// A volume that an instance has for a job, is to have, or is to be without. The row is deleted when the cloud has confirmed that the
+    /// instance does not have it.
     AttachmentRow in "attachments" {
-        /// Id.
+        /// Id: also the key of the operations that attach and detach.
         key id: AttachmentId,
         /// Project of the volume and of the job.
         pub project_id: ProjectId,
@@ -33,17 +34,17 @@ entity! {
         pub external: bool,
         /// Whether the instance is made with the volume and has it until its end: there are no calls.
         pub handed_over: bool,
-        /// When the job got its place.
+        /// When the volume was taken for the job.
         pub created_at: Time,
-        /// Status.
+        /// How far it is.
         status: AttachmentStatus,
         /// Why it has failed, or takes too long.
         status_message: Option<String>,
-        /// Whether the cloud may have attached it: no other instance gets the volume before this row is gone.
+        /// Whether the cloud may have attached it, since it was asked to: no other instance is given the volume before this row is gone.
         pub begun: bool,
         /// What the cloud said when it had attached it.
         pub data: Option<Json<VolumeAttachmentData>>,
-        /// Since when the instance is to be without it.
+        /// Since when the instance is to be without it; unset while the job ends that has it.
         pub detaching_since: Option<Time>,
         /// From when on it is detached although the instance does not let go of it; unset: never.
         pub forced_from: Option<Time>,
@@ -61,8 +62,8 @@ entity! {
 life!(AttachmentRow, AttachmentStatus);
 
 impl AttachmentRow {
-    /// The job has got its place on the instance, and mounts the volume there, which was made as `data` says. `handed_over`: the
-    /// instance is a container of the job alone, and is made with the volume.
+    /// The volume, which was made as `data` says, is taken for the job and for the instance that it has, or that is to be made for it.
+    /// `handed_over`: the instance is a container of the job alone, and is made with the volume.
     pub fn wanted(
         id: AttachmentId,
         (volume, data): (&VolumeRow, &VolumeProvisioningData),
@@ -142,7 +143,7 @@ impl AttachmentRow {
         Ok(())
     }
 
-    /// Why it was given up, while it is undone.
+    /// Why it was given up, while it is undone; `None`: it was not, or it is undone already.
     pub fn given_up_because(&self) -> Option<&str> {
         match self.status {
             AttachmentStatus::Detaching => self.status_message.as_deref(),
@@ -150,7 +151,7 @@ impl AttachmentRow {
         }
     }
 
-    /// The instance is to be without it; `forced_from`: see there.
+    /// The instance is to be without it, from `forced_from` on (`None`: never) also if it does not let go of it.
     ///
     /// # Errors
     /// As [`AttachmentRow::attach`].
@@ -163,12 +164,12 @@ impl AttachmentRow {
         Ok(())
     }
 
-    /// Whether the volume is taken: an instance has it, may have it, or is to have it.
+    /// Whether the volume is taken: an instance has it, may have it, or is to have it. One that could not be attached is free.
     pub const fn takes_volume(&self) -> bool {
         !matches!(self.status, AttachmentStatus::Failed)
     }
 
-    /// Whether the instance has it, or is to have it.
+    /// Whether the instance has it, or is to have it, and is not to give it back.
     pub const fn is_wanted(&self) -> bool {
         matches!(
             self.status,

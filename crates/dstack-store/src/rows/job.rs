@@ -69,6 +69,8 @@ entity! {
         pub stop_requested_at: Option<Time>,
         /// Until when the last output is waited for.
         pub remove_at: Option<Time>,
+        /// When it began to end.
+        pub ending_since: Option<Time>,
         /// Ready for requests.
         pub ready: bool,
         /// Registered for requests.
@@ -119,6 +121,7 @@ impl JobRow {
             disconnected_at: None,
             stop_requested_at: None,
             remove_at: None,
+            ending_since: None,
             ready: false,
             registered: false,
             image_pull_progress: None,
@@ -148,6 +151,16 @@ impl JobRow {
     pub fn mounts_volumes(&self) -> bool {
         let mut mounts = self.job_spec.volumes.iter().flatten();
         mounts.any(|mount| matches!(mount, MountPoint::Volume(_)))
+    }
+
+    /// Mounts these network volumes, by name: one for each of its mount points, in their order.
+    pub fn mount(&mut self, volumes: Vec<String>) {
+        if let Some(runtime) = &self.job_runtime_data {
+            self.job_runtime_data = Some(Json::new(JobRuntimeData {
+                volume_names: Some(volumes).filter(|names| !names.is_empty()),
+                ..JobRuntimeData::clone(runtime)
+            }));
+        }
     }
 
     /// Gets an instance that is still to be made. It stays `submitted` until then.
@@ -213,6 +226,7 @@ impl JobRow {
         self.go(JobStatus::Terminating)?;
         self.termination_reason = Some(reason);
         self.termination_reason_message = message;
+        self.ending_since = Some(now);
         self.wait(Wait::briefly(now, WaitReason::JobEnded));
         Ok(())
     }

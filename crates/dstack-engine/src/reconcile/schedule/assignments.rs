@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use dstack_model::runs::JobRuntimeData;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::placement::Choice;
 use dstack_plan::queue::NewInstance;
@@ -15,7 +14,7 @@ use dstack_units::{ComputeGroupId, FleetId, InstanceId, JobId, ProjectId, RunId,
 
 use crate::Result;
 use crate::context::Context;
-use crate::job_volumes::{ProjectVolumes, not_attached};
+use crate::job_volumes::{Claimed, ProjectVolumes, not_attached};
 use crate::operations::instances::OfferAttempts;
 use crate::operations::intend;
 use crate::reconcile::fleet_view::counted;
@@ -50,14 +49,13 @@ struct Placed {
 
 impl<'a> Assignments<'a> {
     /// Assigns nothing yet; instances and fleets are those of `placement`.
-    pub(super) fn new(ctx: &'a Arc<Context>, placement: &'a PlacementSnapshot) -> Self {
+    pub(super) fn new(ctx: &'a Arc<Context>, placement: &'a PlacementSnapshot, now: Time) -> Self {
         let mut numbers: HashMap<FleetId, BTreeSet<i64>> = HashMap::new();
         for row in &placement.instances {
             if let Some(fleet) = row.fleet_id {
                 numbers.entry(fleet).or_default().insert(row.instance_num);
             }
         }
-        let now = ctx.now();
         Self {
             ctx,
             now,
@@ -84,21 +82,18 @@ impl<'a> Assignments<'a> {
         let Some(read) = self.instances.get(&choice.instance_id) else {
             return Ok(Ok(None));
         };
-        let names = match volumes.give(self.ctx, &mut self.changes, read, before) {
-            Ok(names) => names,
-            Err(error) => return Ok(Err(not_attached(&error))),
-        };
-        let slot = self.occupied.entry(read.id).or_insert_with(|| (*read).clone());
-        let was = slot.clone();
+        let was = self.occupied.get(&read.id).unwrap_or(read).clone();
         let multinode = before.job_spec.jobs_per_replica > 1;
-        let runtime = JobRuntimeData {
-            volume_names: Some(names).filter(|names| !names.is_empty()),
-            ..choice.runtime_data(self.ctx.deps.settings.host_network, multinode)
-        };
-        let mut job = before.clone();
+        let runtime = choice.runtime_data(self.ctx.deps.settings.host_network, multinode);
+        let (mut job, mut slot) = (before.clone(), was.clone());
         job.assign(&was, choice.fleet_id, runtime, self.now)?;
         slot.occupy(i64::from(choice.offer.blocks), self.now)?;
-        let assigned = self.changes.maker().assigned(&job, slot);
+        // After all that may fail: no volume is taken for a job that does not get its place.
+        match volumes.give(self.ctx, &mut self.changes, read, before) {
+            Ok(names) => job.mount(names),
+            Err(error) => return Ok(Err(not_attached(&error))),
+        }
+        let assigned = self.changes.maker().assigned(&job, &slot);
         self.changes.event(assigned);
         self.changes.update(before, job);
         self.changes.update(&was, slot.clone());
@@ -111,7 +106,8 @@ impl<'a> Assignments<'a> {
             instance: slot.name.clone(),
             ours: self.ctx.leases.contains(EntityRef::Instance(slot.id)),
         });
-        Ok(Ok(Some(slot)))
+        self.occupied.insert(read.id, slot);
+        Ok(Ok(self.occupied.get(&read.id)))
     }
 
     /// An instance is to be made for the job, which has it and its network volumes from now on, and what is asked of the cloud is
@@ -133,12 +129,12 @@ impl<'a> Assignments<'a> {
         // Nobody else gets it.
         instance.busy_blocks = 1;
         instance.wait(Wait::briefly(now, WaitReason::CloudAsked));
-        let offers = volumes
+        let claimed = volumes
             .claim(ctx, &mut self.changes, &[(&instance, before)], &new.offers)
             .map_err(|error| not_attached(&error))?;
         let mut job = before.clone();
         job.reserve(&instance);
-        let attempts = OfferAttempts::of(&offers, new.idle_for).reserved(new.reservation.clone());
+        let attempts = attempts(claimed, new);
         let operation = OperationRow {
             notes: Some(Sealed::new(attempts.to_json())),
             ..intend(ctx, EntityRef::Instance(instance.id), OperationKind::Create, now)
@@ -177,7 +173,7 @@ impl<'a> Assignments<'a> {
             instances.push(instance);
         }
         let of_nodes: Vec<(&InstanceRow, &JobRow)> = instances.iter().zip(nodes.iter().copied()).collect();
-        let offers = volumes
+        let claimed = volumes
             .claim(ctx, &mut self.changes, &of_nodes, &new.offers)
             .map_err(|error| not_attached(&error))?;
         let members: Vec<InstanceId> = instances.iter().map(|instance| instance.id).collect();
@@ -187,7 +183,7 @@ impl<'a> Assignments<'a> {
             self.changes.insert_silently(instance);
             self.changes.update(*before, job);
         }
-        let attempts = OfferAttempts::of(&offers, new.idle_for).reserved(new.reservation.clone());
+        let attempts = attempts(claimed, new);
         let operation = OperationRow {
             notes: Some(Sealed::new(attempts.to_json())),
             ..intend(ctx, EntityRef::ComputeGroup(id), OperationKind::Create, now)
@@ -240,6 +236,13 @@ impl<'a> Assignments<'a> {
         }
         Ok(())
     }
+}
+
+/// What is tried to make what is new.
+fn attempts(claimed: Claimed, new: &NewInstance) -> OfferAttempts {
+    OfferAttempts::of(&claimed.offers, new.idle_for)
+        .then_elsewhere(claimed.elsewhere)
+        .reserved(new.reservation.clone())
 }
 
 /// The lowest number that no instance of the fleet has; it is taken from then on.

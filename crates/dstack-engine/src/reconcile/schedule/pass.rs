@@ -7,7 +7,6 @@ use std::time::Duration;
 use dstack_model::backends::BackendType;
 use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason};
 use dstack_plan::compute_groups::{NodesMade, nodes_made};
-use dstack_plan::lifecycle::attachment::LOOK_INTERVAL;
 use dstack_plan::offers::{AvailableOffers, Query};
 use dstack_plan::placement::Request;
 use dstack_plan::queue::{NewInstance, OfferSource, Placement, Placer};
@@ -29,6 +28,9 @@ use crate::wakes::Key;
 /// Pause before backends that could not be read are read again.
 const BACKENDS_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often jobs that wait for a volume are looked at. Whoever drives it wakes the jobs of its own server only.
+const VOLUMES_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Decides about these jobs; returns how many must wait.
 pub(super) async fn place_all(
     ctx: &Arc<Context>,
@@ -42,14 +44,16 @@ pub(super) async fn place_all(
     let jobs = in_order(waiting, &runs);
     let multinode = multinode_backends(ctx, project, &jobs).await;
     let (multinode, groups) = multinode.map_or((None, Vec::new()), |known| (Some(known.able), known.groups));
-    let volumes = ProjectVolumes::of_jobs(ctx, project, jobs.iter().map(|(job, _)| *job)).await?;
+    let now = ctx.now();
+    let volumes = ProjectVolumes::of_jobs(ctx, project, jobs.iter().map(|(job, _)| *job), now).await?;
     let placement = ctx.deps.store.placement(project).await?;
     let fleets = fleets(&placement, None);
     let mut pass = Pass {
         ctx,
-        placer: Placer::new(&fleets).waiting_at(ctx.now()),
+        now,
+        placer: Placer::new(&fleets).waiting_at(now),
         source: Source { ctx, project },
-        assignments: Assignments::new(ctx, &placement),
+        assignments: Assignments::new(ctx, &placement, now),
         multinode,
         groups,
         grouped: HashSet::new(),
@@ -160,7 +164,7 @@ impl OfferSource for Source<'_> {
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
         let known = offer_cache::offers(self.ctx, Key::Schedule(self.project), self.project, query)?;
         let limit = self.ctx.deps.settings.offers_tried;
-        Some(AvailableOffers::select(&known, master, limit))
+        Some(AvailableOffers::select(&known, master, query.volumes(), limit))
     }
 }
 
@@ -169,6 +173,8 @@ type Replica = (RunId, i64, i64);
 
 struct Pass<'a> {
     ctx: &'a Arc<Context>,
+    /// When the pass began.
+    now: Time,
     placer: Placer<'a>,
     source: Source<'a>,
     assignments: Assignments<'a>,
@@ -199,7 +205,7 @@ impl Pass<'_> {
         let nodes = waiting_nodes(job, snapshot);
         let mut places = Vec::with_capacity(nodes.len());
         for node in &nodes {
-            match self.volumes.places(&node.job_spec, self.ctx.now()) {
+            match self.volumes.places(&node.job_spec) {
                 Ok(found) => places.push(found),
                 Err(NoPlace::Never(error)) => return self.refuse_volumes(&nodes, &error),
                 Err(NoPlace::Until(until)) => {
@@ -286,7 +292,7 @@ impl Pass<'_> {
     fn wait_for_volumes(&mut self, jobs: &[&JobRow], until: Time) {
         self.undecided += jobs.len();
         self.grouped.extend(jobs.iter().map(|job| job.id));
-        let again = until.min(self.ctx.now() + LOOK_INTERVAL);
+        let again = until.min(self.now + VOLUMES_INTERVAL);
         self.again_at = Some(self.again_at.map_or(again, |first| first.min(again)));
     }
 

@@ -1,0 +1,137 @@
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use dstack_compute::{ComputeError, Sign};
+use futures_util::future::join_all;
+
+/// How long a place may take: the signs of those that do answer wait for it, and the notice of a spot instance comes two minutes
+/// before its end at most.
+const PLACE_LIMIT: Duration = Duration::from_secs(20);
+
+/// How things are, of a cloud that is asked place by place (regions, clusters), all at the same time.
+///
+/// `place` says where a thing is asked for; `None`: nowhere, and nothing is told of it. `ask` tells of all things of a place, in their
+/// order. A place that does not tell leaves its things without a sign, and the others as they are.
+///
+/// # Errors
+/// No place tells: what the last one said.
+pub async fn look_by_place<'k, T, S, P, F>(
+    things: &'k [T],
+    place: impl Fn(&'k T) -> Option<S>,
+    ask: impl Fn(S, Vec<&'k T>) -> F,
+) -> Result<Vec<Option<Sign<P>>>, ComputeError>
+where
+    S: Ord + Clone + Debug,
+    F: Future<Output = Result<Vec<Sign<P>>, ComputeError>>,
+{
+    let mut places: BTreeMap<S, Vec<(usize, &'k T)>> = BTreeMap::new();
+    for (at, thing) in things.iter().enumerate() {
+        if let Some(place) = place(thing) {
+            places.entry(place).or_default().push((at, thing));
+        }
+    }
+    let asked = places.into_iter().map(|(place, things)| {
+        let (at, things): (Vec<usize>, Vec<&'k T>) = things.into_iter().unzip();
+        let told = tokio::time::timeout(PLACE_LIMIT, ask(place.clone(), things));
+        async move { (place, at, told.await.unwrap_or_else(|_| Err(late()))) }
+    });
+    let (mut told, mut failed) = (BTreeMap::new(), None);
+    for (place, at, answer) in join_all(asked).await {
+        match answer.and_then(|signs| whole(signs, at.len())) {
+            Ok(signs) => told.extend(at.into_iter().zip(signs)),
+            Err(error) => {
+                match &error {
+                    // That does not pass by itself.
+                    ComputeError::Configuration(_) => {
+                        tracing::warn!(?place, count = at.len(), %error, "it is not told how things are there");
+                    }
+                    _ => {
+                        tracing::debug!(?place, count = at.len(), %error, "it is not told how things are there")
+                    }
+                }
+                failed = Some(error);
+            }
+        }
+    }
+    match failed.filter(|_| told.is_empty()) {
+        Some(error) => Err(error),
+        None => Ok((0..things.len()).map(|at| told.remove(&at)).collect()),
+    }
+}
+
+fn late() -> ComputeError {
+    ComputeError::Unclear(format!("no answer within {} s", PLACE_LIMIT.as_secs()))
+}
+
+/// An answer about others than those that were asked for tells nothing.
+fn whole<P>(signs: Vec<Sign<P>>, asked: usize) -> Result<Vec<Sign<P>>, ComputeError> {
+    let told = signs.len();
+    match told == asked {
+        true => Ok(signs),
+        false => Err(ComputeError::Unclear(format!(
+            "it told of {told} and not of {asked}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_compute::CALL_LIMIT;
+
+    use super::*;
+
+    const THINGS: &[(&str, &str)] = &[("b", "1"), ("a", "2"), ("", "3"), ("b", "4"), ("c", "5")];
+
+    fn lost(why: &str) -> Sign<()> {
+        Sign::Lost(why.to_owned())
+    }
+
+    async fn looked(away: impl Fn(&str) -> bool + Copy) -> Result<Vec<Option<Sign<()>>>, ComputeError> {
+        let place = |(place, _): &'static (&'static str, &'static str)| {
+            Some(*place).filter(|place| !place.is_empty())
+        };
+        look_by_place(THINGS, place, |place, things| async move {
+            match away(place) {
+                true => Err(ComputeError::Unclear(place.to_owned())),
+                false => Ok(things.into_iter().map(|(_, name)| lost(name)).collect()),
+            }
+        })
+        .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_is_away_is_told_nothing_of_and_the_others_are() {
+        let all = looked(|_| false).await.unwrap();
+        assert_eq!(
+            all,
+            [
+                Some(lost("1")),
+                Some(lost("2")),
+                None,
+                Some(lost("4")),
+                Some(lost("5"))
+            ]
+        );
+        let some = looked(|place| place == "b").await.unwrap();
+        assert_eq!(some, [None, Some(lost("2")), None, None, Some(lost("5"))]);
+        looked(|_| true).await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_hangs_or_tells_of_others_is_away() {
+        let told = look_by_place(
+            &["hangs", "more", "well"],
+            |place| Some(*place),
+            |place, _| async move {
+                match place {
+                    "hangs" => std::future::pending().await,
+                    "more" => Ok(vec![lost("1"), lost("2")]),
+                    _ => Ok(vec![Sign::Well]),
+                }
+            },
+        );
+        let told = tokio::time::timeout(CALL_LIMIT, told).await.unwrap().unwrap();
+        assert_eq!(told, [None, None, Some(Sign::Well)]);
+    }
+}
