@@ -41,13 +41,13 @@ where
         match answer.and_then(|signs| whole(signs, at.len())) {
             Ok(signs) => told.extend(at.into_iter().zip(signs)),
             Err(error) => {
+                // A place that is wrongly configured does not come back by itself.
                 match &error {
-                    // That does not pass by itself.
                     ComputeError::Configuration(_) => {
                         tracing::warn!(?place, count = at.len(), %error, "it is not told how things are there");
                     }
                     _ => {
-                        tracing::debug!(?place, count = at.len(), %error, "it is not told how things are there")
+                        tracing::debug!(?place, count = at.len(), %error, "it is not told how things are there");
                     }
                 }
                 failed = Some(error);
