@@ -632,7 +632,10 @@ async fn a_volume_is_in_use_as_long_as_a_container_that_is_begun_with_it() {
         );
         !is_begun(world)
     };
-    world.until("the container is gone", 5 * MINUTE, is_gone).await.unwrap();
+    world
+        .until("the container is gone", 5 * MINUTE, is_gone)
+        .await
+        .unwrap();
     // At once, and not when all rows are looked at.
     let is_free = |world: &World| attachments(world).is_empty();
     world.until("it is free", SECOND * 5, is_free).await.unwrap();
