@@ -90,7 +90,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: InstanceId) -> Result<()> {
     if changed {
         tell_fleet(ctx, before);
         // Where that cannot be read now, they are looked at with all rows, half a minute later at most.
-        if let Err(error) = wake_volumes(ctx, &snapshot, is_over).await {
+        if let Err(error) = wake_volumes(ctx, &snapshot).await {
             ctx.report("wake volumes", &error);
         }
     }
@@ -171,10 +171,9 @@ fn tell_fleet(ctx: &Context, before: &InstanceRow) {
 }
 
 /// Volumes come when an instance is ready, and those that it was made with are free when it is gone.
-async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot, is_over: bool) -> Result<()> {
-    // Those of a job that is over are free once nothing is left of the container that they were for, which may never have been made.
-    let may_have_some =
-        is_over || snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
+async fn wake_volumes(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<()> {
+    // A container has those that it was made with also when its job is over.
+    let may_have_some = snapshot.jobs.iter().any(JobRow::mounts_volumes) || containers::is_made(snapshot);
     if !may_have_some {
         return Ok(());
     }
