@@ -432,7 +432,7 @@ test("members, secrets and tokens are added and taken away", async () => {
   const page = await open("/projects/main");
   await page.getByLabel("User name or e-mail address").fill("leo");
   await button(page, "Add member").click();
-  await page.getByRole("cell", { name: "leo" }).waitFor();
+  await page.getByRole("cell", { name: "leo", exact: true }).waitFor();
   await button(page, "Add secret").click();
   await page.getByLabel("Name", { exact: true }).fill("key");
   await page.getByLabel("Value", { exact: true }).fill("<b>very</b> secret");
