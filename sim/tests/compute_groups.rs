@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::Engine;
 use dstack_engine::failpoint::DieAt;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
@@ -50,6 +51,21 @@ fn instances(world: &World) -> Vec<InstanceRow> {
     rows.retain(|row| row.name.starts_with("cloud-"));
     rows.sort_by_key(|row| row.id);
     rows
+}
+
+/// The run is stopped, its volumes are free then, and can be deleted.
+async fn gives_its_volumes_back(world: &World, engine: &Engine, run: &RunRow, names: &[&str]) {
+    world.stop(engine, run, false).await.unwrap();
+    world.finished(run, 5 * MINUTE).await.unwrap();
+    let are_free = |world: &World| world.store.tables().attachments.is_empty();
+    world
+        .until("the volumes are free", 5 * MINUTE, are_free)
+        .await
+        .unwrap();
+    for name in names {
+        world.delete_volume(engine, name).await.unwrap();
+    }
+    nothing_is_left(world, 5 * MINUTE, "").await;
 }
 
 /// Within this time there is nothing any more, in the cloud nor in the rows, and for as long nothing comes back.
@@ -222,17 +238,7 @@ async fn each_node_of_a_group_is_made_with_its_own_volume_or_none_is_made() {
         .await
         .unwrap();
     assert!(world.delete_volume(&engine, "data-1").await.is_err());
-    world.stop(&engine, &run, false).await.unwrap();
-    world.finished(&run, 5 * MINUTE).await.unwrap();
-    let are_free = |world: &World| world.store.tables().attachments.is_empty();
-    world
-        .until("the volumes are free", 5 * MINUTE, are_free)
-        .await
-        .unwrap();
-    for name in ["data-0", "data-1"] {
-        world.delete_volume(&engine, name).await.unwrap();
-    }
-    nothing_is_left(&world, 5 * MINUTE, "").await;
+    gives_its_volumes_back(&world, &engine, &run, &["data-0", "data-1"]).await;
 }
 
 /// Each node names a volume in either zone: all of them go to the second, with its volumes, where the first is full.
@@ -269,17 +275,13 @@ async fn where_a_zone_is_full_all_nodes_of_a_group_take_their_next_volumes() {
     );
     let taken = world.store.tables().attachments;
     assert!(taken.len() == 2 && taken.values().all(|row| row.name.ends_with("-a")));
-    world.stop(&engine, &run, false).await.unwrap();
-    world.finished(&run, 5 * MINUTE).await.unwrap();
-    let are_free = |world: &World| world.store.tables().attachments.is_empty();
-    world
-        .until("the volumes are free", 5 * MINUTE, are_free)
-        .await
-        .unwrap();
-    for name in ["data-0-a", "data-0-b", "data-1-a", "data-1-b"] {
-        world.delete_volume(&engine, name).await.unwrap();
-    }
-    nothing_is_left(&world, 5 * MINUTE, "").await;
+    gives_its_volumes_back(
+        &world,
+        &engine,
+        &run,
+        &["data-0-a", "data-0-b", "data-1-a", "data-1-b"],
+    )
+    .await;
 }
 
 /// What is said of a group is noted of each of its members, and is not taken back while the cloud does not tell.

@@ -87,19 +87,21 @@ impl<'a> Call<'a> {
     /// # Errors
     /// The notes cannot be read, as they are of a later version: nothing may be asked, as something may be there.
     pub fn new(clock: SharedClock, journal: &'a dyn Journal, notes: &Value) -> Result<Self, ComputeError> {
-        let pieces = match notes {
-            Value::Null => BTreeMap::new(),
-            notes => serde_json::from_value(notes.clone()).map_err(|error| {
-                let text =
-                    format!("what was made so far is noted in a form that this version cannot read: {error}");
-                ComputeError::NotWritten(text)
-            })?,
-        };
+        let pieces = read_pieces(notes).map_err(|error| {
+            let text =
+                format!("what was made so far is noted in a form that this version cannot read: {error}");
+            ComputeError::NotWritten(text)
+        })?;
         Ok(Self {
             clock,
             journal,
             pieces: Mutex::new(pieces),
         })
+    }
+
+    /// Whether [`Call::new`] can read these notes.
+    pub fn can_read(notes: &Value) -> bool {
+        read_pieces(notes).is_ok()
     }
 
     /// Returns how long the call may take.
@@ -310,6 +312,13 @@ impl<'a> Call<'a> {
             ))),
             false => Ok(lost),
         }
+    }
+}
+
+fn read_pieces(notes: &Value) -> Result<BTreeMap<String, Piece>, serde_json::Error> {
+    match notes {
+        Value::Null => Ok(BTreeMap::new()),
+        notes => serde_json::from_value(notes.clone()),
     }
 }
 

@@ -413,10 +413,14 @@ fn not_let_go(held: &VolumeUse, now: Time) -> String {
         _ => None,
     };
     let error = error.map(|error| format!(": {error}")).unwrap_or_default();
-    format!(
-        "{} has not let go of it for {minutes} minutes{error}",
-        held.row.instance_name
-    )
+    let instance = &held.row.instance_name;
+    match &held.job {
+        // The cloud has not been asked for it yet.
+        Some(job) if held.row.is_wanted() => {
+            format!("{} has been ending on {instance} for {minutes} minutes", job.name)
+        }
+        _ => format!("{instance} has not let go of it for {minutes} minutes{error}"),
+    }
 }
 
 /// What is said to users of a job that does not get its volumes, in the words of dstack 0.22.5.

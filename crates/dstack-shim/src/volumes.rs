@@ -5,10 +5,12 @@ mod filesystem;
 mod protected;
 mod system;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dstack_agent_api::shim::{InstanceMount, Volume};
+use futures_util::future::join_all;
 
 pub use protected::check_protected;
 pub use system::{DeviceNumber, Disks, HostDisks};
@@ -119,25 +121,21 @@ async fn mount(disks: &dyn Disks, volume: &Volume, device: &str, formatted: bool
     Ok(())
 }
 
-/// Unmounts what is mounted; the container must have stopped.
+/// Unmounts what is mounted, all volumes at the same time; the container must have stopped.
 ///
 /// # Errors
-/// Something of the host holds a volume, which stays mounted. What the task has written is on the disk all the same, unless the
+/// Of the first volume with one: something of the host holds it, which stays mounted. What the task has written is on the disk all the same, unless the
 /// disk did not take it within [`FLUSH_LIMIT`]: then that is the error.
 pub async fn release(disks: &dyn Disks, volumes: &[Volume]) -> Result<(), VolumeError> {
-    let mut result = Ok(());
-    for volume in volumes {
-        // Agents before this version mounted volumes by their names.
-        let mut names = vec![directory(volume)];
-        names.extend(Some(volume.name.as_str()).filter(|name| !names.contains(name)));
-        for name in names.into_iter().filter(|name| is_directory_name(name)) {
-            let dir = disks.mount_root().join(name);
-            if disks.mounted_at(&dir).is_some() {
-                result = result.and(unmount(disks, &dir).await);
-            }
-        }
-    }
-    result
+    // Agents before this version mounted volumes by their names.
+    let names = volumes
+        .iter()
+        .flat_map(|volume| [directory(volume), volume.name.as_str()]);
+    let names: BTreeSet<&str> = names.filter(|name| is_directory_name(name)).collect();
+    let dirs = names.into_iter().map(|name| disks.mount_root().join(name));
+    let mounted = dirs.filter(|dir| disks.mounted_at(dir).is_some());
+    let unmounted = join_all(mounted.map(async |dir| unmount(disks, &dir).await)).await;
+    unmounted.into_iter().collect()
 }
 
 async fn unmount(disks: &dyn Disks, dir: &Path) -> Result<(), VolumeError> {

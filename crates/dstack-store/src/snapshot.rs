@@ -178,9 +178,9 @@ impl AttachmentSnapshot {
 /// The job for which an attachment is, as far as the volume is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeJob {
-    /// Its name.
+    /// How users know it, such as `train-0-0`.
     pub name: String,
-    /// Its status.
+    /// What it is in now: a job that ends gives its volumes back, one that is finished has none.
     pub status: JobStatus,
     /// When it began to end; unset of one that does not end, and of those that began before this was written down.
     pub ending_since: Option<Time>,

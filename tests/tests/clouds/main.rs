@@ -83,43 +83,38 @@ fn does_not_show_the_secret(server: &Server, cloud: &Cloud) {
     assert!(!output.contains(&cloud.secret), "the secret is shown in {output}");
 }
 
-/// Makes a test for each cloud of a function that takes one.
+/// Makes a test for each of these clouds of a function that takes one.
 macro_rules! in_each_cloud {
     ($test:ident: $($cloud:ident = $make:path),* $(,)?) => {
         $(#[test] fn $cloud() { $test(&dstack_tests::need!($make())); })*
     };
 }
 
+/// Makes a test for each cloud of a task that runs there by a command line.
+macro_rules! a_task_runs_in_each_cloud {
+    ($command_line:path) => {
+        mod a_task_runs_in {
+            fn run(cloud: &crate::Cloud) {
+                crate::a_task_runs_in_a_cloud(&dstack_tests::need!($command_line()), cloud);
+            }
+            in_each_cloud! {
+                run:
+                aws = crate::machines::aws,
+                cloudrift = crate::machines::cloudrift,
+                kubernetes = crate::pods::kubernetes,
+                runpod = crate::pods::runpod,
+                slurm = crate::slurm::slurm,
+            }
+        }
+    };
+}
+
 mod ours {
-    mod a_task_runs_in {
-        fn run(cloud: &crate::Cloud) {
-            crate::a_task_runs_in_a_cloud(&dstack_tests::need!(crate::Cli::ours()), cloud);
-        }
-        in_each_cloud! {
-            run:
-            aws = crate::machines::aws,
-            cloudrift = crate::machines::cloudrift,
-            kubernetes = crate::pods::kubernetes,
-            runpod = crate::pods::runpod,
-            slurm = crate::slurm::slurm,
-        }
-    }
+    a_task_runs_in_each_cloud!(crate::Cli::ours);
 }
 
 mod python {
-    mod a_task_runs_in {
-        fn run(cloud: &crate::Cloud) {
-            crate::a_task_runs_in_a_cloud(&dstack_tests::need!(crate::Cli::python()), cloud);
-        }
-        in_each_cloud! {
-            run:
-            aws = crate::machines::aws,
-            cloudrift = crate::machines::cloudrift,
-            kubernetes = crate::pods::kubernetes,
-            runpod = crate::pods::runpod,
-            slurm = crate::slurm::slurm,
-        }
-    }
+    a_task_runs_in_each_cloud!(crate::Cli::python);
 }
 
 mod wrong_credentials_are_refused_by {

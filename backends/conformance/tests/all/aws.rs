@@ -945,22 +945,12 @@ async fn another_attempt_makes_another_address() {
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_volume() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = volume(&cloud, &disk(&json!({})));
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_volume).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_placement_group() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = placement(&cloud, REGION, "p4d.24xlarge");
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_placement).await;
 }
 
 /// AWS forgets tokens after a day.
@@ -1036,22 +1026,12 @@ async fn whatever_happens_no_address_is_made_twice_or_left() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_volume_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = volume(&cloud, &disk(&json!({})));
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_volume).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_placement_group_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = placement(&cloud, REGION, "p4d.24xlarge");
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_placement).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -149,38 +149,18 @@ async fn a_volume_lives_and_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_container_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let (cloud, _) = cluster();
-        let subject = container(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_container).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_volume_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let (cloud, _) = cluster();
-        let subject = volume(&cloud);
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_volume).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_thing() {
-    checks::another_attempt(async || {
-        let (cloud, _) = cluster();
-        let subject = container(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-    checks::another_attempt(async || {
-        let (cloud, _) = cluster();
-        let subject = volume(&cloud);
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_container).await;
+    checks::another_attempt(one_volume).await;
 }
 
 /// The kit counts what is made for requests; the jump pod is of none.

@@ -400,12 +400,7 @@ async fn whatever_happens_no_group_is_made_twice_or_left() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_volume_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = volume(&cloud, &volume_in(CENTER));
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_volume).await;
 }
 
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes one thing of each kind.
@@ -440,12 +435,7 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_container() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = container(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_container).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -334,12 +334,7 @@ async fn what_nobody_knows_of_is_removed_with_its_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_to_a_container_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = container(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
+    checks::any_fault_anywhere(one_container).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,12 +349,7 @@ async fn whatever_happens_to_a_group_nothing_is_made_twice_or_left() {
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_container() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = container(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_container).await;
 }
 
 async fn one_container() -> (Cloud, Subject<Container>) {

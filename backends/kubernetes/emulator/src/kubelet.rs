@@ -30,15 +30,16 @@ pub struct NodePort {
 
 pub(crate) struct Kubelet {
     network: Box<dyn Network>,
-    /// By uid.
+    /// Pods whose containers were started, by the uid of the pod, until they are ended.
     running: BTreeMap<String, Running>,
 }
 
 /// What was done for a pod that runs.
 #[derive(Debug, Default)]
 struct Running {
+    /// Paths in its container, and what was written there.
     files: Vec<(String, Vec<u8>)>,
-    /// Services that lead there, by uid.
+    /// Uids of the services that lead there.
     services: BTreeSet<String>,
 }
 

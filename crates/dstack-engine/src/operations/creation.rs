@@ -1,7 +1,7 @@
 //! What a cloud makes step by step, as the operation of its making tells of it. When it comes to nothing, or is not wanted any
 //! more, all that was noted is removed: nothing is made twice, and nothing is forgotten.
 
-use dstack_compute::{Known, Lifecycle, Removal, Resource, Step as Progress};
+use dstack_compute::{Call, Known, Lifecycle, Removal, Resource, Step as Progress};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -27,8 +27,12 @@ pub(super) struct Creation {
 }
 
 impl Creation {
-    /// `None`: this version cannot read it.
+    /// `None`: this version cannot read it, or not what the backend has noted.
     pub(super) fn read(operation: &OperationRow) -> Option<Self> {
+        Self::decode(operation).filter(|creation| Call::can_read(&creation.pieces()))
+    }
+
+    fn decode(operation: &OperationRow) -> Option<Self> {
         match operation.notes.as_deref() {
             None => Some(Self::default()),
             Some(notes) => decode_strict(&as_now(notes.clone())).ok(),
@@ -81,7 +85,7 @@ pub(super) fn noted(creation: Option<&OperationRow>) -> Option<Value> {
         Some(creation) => Some(creation.pieces()),
         None => {
             let pieces = operation.notes.as_deref()?.get("pieces")?;
-            Some(pieces.clone()).filter(|pieces| !pieces.is_null())
+            Some(pieces.clone()).filter(|pieces| !pieces.is_null() && Call::can_read(pieces))
         }
     }
 }
@@ -93,7 +97,7 @@ pub fn is_readable<P: Decode>(creation: Option<&OperationRow>) -> bool {
 
 /// What a cloud made, by a creation that is done.
 pub fn made<P: Decode>(operation: &OperationRow) -> Option<P> {
-    decode_strict(&Creation::read(operation)?.made?).ok()
+    decode_strict(&Creation::decode(operation)?.made?).ok()
 }
 
 /// Something may have been made that this version cannot read: it is not given up.

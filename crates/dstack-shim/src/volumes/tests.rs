@@ -298,16 +298,23 @@ async fn what_an_older_agent_mounted_by_name_is_unmounted() {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_does_not_answer_holds_up_the_end_of_a_task_for_a_bounded_time() {
     let disks = FakeDisks::new(Recorded::default(), &[]);
-    let place = disks.root.path().join("vol-0abc");
-    disks.mount("/dev/nvme1n1", &place).await.unwrap();
+    let other = Volume {
+        name: "other".into(),
+        volume_id: "vol-0def".into(),
+        ..aws()
+    };
+    for (device, place) in [("/dev/nvme1n1", "vol-0abc"), ("/dev/nvme2n1", "vol-0def")] {
+        let place = disks.root.path().join(place);
+        disks.mount(device, &place).await.unwrap();
+    }
     disks.hangs.store(true, Ordering::Relaxed);
     let begun = tokio::time::Instant::now();
-    let error = release(&disks, &[aws()]).await.unwrap_err();
+    let error = release(&disks, &[aws(), other]).await.unwrap_err();
     assert!(error.to_string().contains("did not reach its disk"), "{error}");
     assert_eq!(
         begun.elapsed(),
         FLUSH_LIMIT,
-        "a try that had no end is not made again"
+        "one waits for no other, and a try that had no end is not made again"
     );
 }
 
