@@ -399,8 +399,8 @@ async fn are_told_apart<R: Resource>(around: Neighbours<R>) {
     around.others_stay("no fault");
 }
 
-/// Removed before the cloud lists it, by what was noted until the control plane was killed, and whichever answer to the removal is lost:
-/// nothing of it is left.
+/// Removed before the cloud lists it, by what was noted until the control plane was killed, also where one of the answers to the removal
+/// is lost (any of the first seven, of later ones each third): nothing of it is left.
 pub async fn removed_before_listed<R: Resource, C: AsyncFn() -> (Cloud, Subject<R>)>(fresh: C) {
     for nth in 1..MOST_REQUESTS {
         let mut was_killed = false;
