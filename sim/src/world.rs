@@ -112,6 +112,7 @@ impl World {
             backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
             inputs: Arc::clone(&self.inputs) as Arc<dyn dstack_engine::Inputs>,
+            services: Arc::new(dstack_engine::NoServices),
             clock: Arc::clone(&self.clock),
             random: self.random.clone(),
             failpoints,

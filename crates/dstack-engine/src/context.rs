@@ -28,7 +28,7 @@ use crate::orphans::SWEEP_INTERVAL;
 use crate::panics::Panics;
 use crate::running::Running;
 use crate::wakes::{Key, Wakes};
-use crate::{Agents, EngineError, Hosts, Inputs, Output, Result};
+use crate::{Agents, EngineError, Hosts, Inputs, Output, Result, Services};
 
 /// Who a server is among those that share its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +104,8 @@ pub struct EngineDeps {
     pub output: Arc<dyn Output>,
     /// Secrets, code, files.
     pub inputs: Arc<dyn Inputs>,
+    /// Passes requests on to the jobs of services.
+    pub services: Arc<dyn Services>,
     /// Clock that the engine takes the time from.
     pub clock: SharedClock,
     /// Ids, jitter.

@@ -16,6 +16,7 @@
 //! * [`follow`] — streams of agents: task changes of a shim, output and states of a runner.
 //! * [`hosts`] — machines reached over SSH: their agents are set up and taken off.
 //! * [`health`] — what agents say of their GPUs, as users see it.
+//! * [`services`] — the way of requests to the jobs of services: who gets them, and who is asked whether it can.
 //! * [`observations`] — what the streams said last: never needed for correctness, all of it is said again
 //!   after a restart.
 //!
@@ -43,6 +44,7 @@ pub mod peers;
 pub mod reasons;
 pub mod reconcile;
 pub mod running;
+pub mod services;
 pub mod task_config;
 pub mod term;
 pub mod wakes;
@@ -55,6 +57,7 @@ pub use hosts::{ContainerRef, HostError, HostRef, Hosts, NoHosts, Preparation, R
 pub use inputs::{Image, Inputs, InputsError, MachineInputs, SshKeys, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use peers::RunJobs;
+pub use services::{NoServices, Services};
 pub use wakes::Key;
 
 /// Why the engine could not do a step; the step is tried again.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_control::own_machine::{self, Registered, ThisMachine, Withdrawn};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
-use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
+use dstack_engine::{Engine, EngineDeps, Failpoints, NoServices, Settings as EngineSettings};
 use dstack_hosts::deploy::Deployer;
 use dstack_hosts::pool::Pool;
 use dstack_hosts::this_machine::binary::Embedded;
@@ -325,6 +325,7 @@ async fn start_engine(
             context.data.blobs.clone(),
             &context.settings,
         )),
+        services: Arc::new(NoServices),
         clock: Arc::clone(&context.data.clock),
         random: context.data.random.clone(),
         failpoints: failpoints(),

@@ -194,6 +194,11 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &["dstack-units", "dstack-system", "dstack-model", "dstack-plan"],
     ),
     row(
+        "dstack-proxy",
+        "passes requests on, for the server and for gateways; knows neither store nor engine",
+        &["dstack-units", "dstack-system", "dstack-agent-api"],
+    ),
+    row(
         "dstack-logs",
         "keeps output; knows nothing of the database",
         &[
@@ -254,6 +259,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-logs",
             "dstack-engine",
             "dstack-control",
+            "dstack-proxy",
         ],
     ),
     row(
