@@ -6,6 +6,13 @@ use http::{Request, Response, StatusCode};
 use crate::body::{ProxyBody, refusal};
 use crate::routes::Service;
 
+/// Who sent a request, in its extensions.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Client {
+    /// Address of the other end of its connection.
+    pub address: Option<std::net::IpAddr>,
+}
+
 /// Passes requests on. A trait, so that what is built on it is tested without connections.
 #[async_trait]
 pub trait Forward: Send + Sync + std::fmt::Debug {

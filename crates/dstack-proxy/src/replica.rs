@@ -30,6 +30,13 @@ impl Replica {
         self.in_flight.load(Ordering::Acquire)
     }
 
+    /// Waits until no request is under way.
+    pub async fn idle(&self) {
+        while self.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Opens connections to it.
     pub fn connector(&self) -> &Arc<dyn Connector> {
         &self.connector

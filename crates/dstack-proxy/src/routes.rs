@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_units::RunId;
+use dstack_units::{JobId, RunId};
 
 use crate::replica::Replica;
 
 /// A service that requests are passed on to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Service {
     /// Its run.
     pub run_id: RunId,
@@ -98,6 +98,21 @@ impl Routes {
         let of_project = self.services.entry(service.project.clone()).or_default();
         of_project.insert(service.run.clone(), Arc::new(service));
         self
+    }
+
+    /// Without this replica, and without its service if it was the last.
+    #[must_use]
+    pub fn without_replica(&self, id: JobId) -> Self {
+        let is_of = |service: &&Arc<Service>| service.replicas.iter().any(|replica| replica.id == id);
+        let Some(service) = self.all().find(is_of) else {
+            return self.clone();
+        };
+        let mut service = Service::clone(service);
+        service.replicas.retain(|replica| replica.id != id);
+        match service.replicas.is_empty() {
+            true => self.clone().without(service.run_id),
+            false => self.clone().with(service),
+        }
     }
 
     /// Without the service of this run.

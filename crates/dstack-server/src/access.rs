@@ -16,7 +16,7 @@ use axum::http::{Extensions, HeaderMap, header};
 use dstack_api::{Effect, Guard, RouteInfo};
 use dstack_store::queries::tokens::TokenRow;
 use dstack_store::queries::users::UserRow;
-use dstack_store::{Database, Dialect};
+use dstack_store::Database;
 use dstack_system::Locked;
 use dstack_units::{ProjectId, Time};
 use sha2::{Digest, Sha256};
@@ -175,7 +175,7 @@ impl Access {
     }
 
     fn is_shared(&self) -> bool {
-        self.database.dialect() != Dialect::Sqlite
+        self.database.is_shared()
     }
 
     /// Whether memory is not older than it may be.

@@ -32,6 +32,7 @@ pub mod render;
 mod request;
 pub mod retention;
 mod run_resources;
+pub mod services;
 pub mod settings;
 pub mod site;
 pub mod startup;

@@ -301,6 +301,8 @@ settings! {
     prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
     /// Token for /metrics.
     prometheus_token: Option<String> = "DSTACK_PROMETHEUS_AUTH_TOKEN", "none: open", text;
+    /// Seconds that a replica of a service may be silent: before its answer, and between two pieces of it.
+    service_timeout: u64 = "DSTACK_SERVICE_CLIENT_TIMEOUT", "300", or(300);
     /// Token of the SSH proxy; without it the proxy's route is closed.
     sshproxy_token: Option<String> = "DSTACK_SSHPROXY_API_TOKEN", "none: closed", text;
     /// Address of the SSH proxy, host or host:port.
@@ -473,6 +475,11 @@ impl Settings {
             self.failed_logins_limit,
             Duration::from_secs(self.failed_logins_window),
         )
+    }
+
+    /// How long a replica of a service may be silent.
+    pub const fn service_patience(&self) -> Duration {
+        Duration::from_secs(self.service_timeout)
     }
 
     /// How long a login provider may take.

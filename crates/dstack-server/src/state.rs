@@ -1,4 +1,4 @@
-//! What handlers and workers share: four handles, each made once when the server starts.
+//! What handlers and workers share: handles, each made once when the server starts.
 
 mod auth;
 mod control;
@@ -14,7 +14,9 @@ pub use data::Data;
 pub use edge::Edge;
 pub use permissions::{DefaultPermissions, SharedPermissions};
 
-/// All four handles. Functions take those that they need.
+use crate::services::ServiceRoutes;
+
+/// All handles. Functions take those that they need.
 #[derive(Debug, Clone)]
 pub struct AppState {
     /// What is stored, and how new things are dated, named and encrypted.
@@ -23,6 +25,8 @@ pub struct AppState {
     pub auth: Arc<Auth>,
     /// What may be asked of the control plane.
     pub control: Arc<Control>,
+    /// Where requests to services go.
+    pub services: ServiceRoutes,
     /// What stands between clients and all this.
     pub edge: Arc<Edge>,
 }

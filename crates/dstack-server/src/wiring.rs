@@ -8,6 +8,7 @@ mod hosts;
 mod inputs;
 mod keyring;
 mod output;
+mod service_port;
 mod slots;
 
 pub use agent_tokens::AgentTokens;

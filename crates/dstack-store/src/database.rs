@@ -159,6 +159,11 @@ impl Database {
         }
     }
 
+    /// Whether other servers may use it at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.dialect != Dialect::Sqlite
+    }
+
     /// Which database it is.
     pub const fn dialect(&self) -> Dialect {
         self.dialect

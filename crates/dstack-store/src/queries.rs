@@ -20,6 +20,7 @@ pub mod repos;
 pub mod sealed;
 pub mod secrets;
 pub(crate) mod select;
+pub mod services;
 pub mod tokens;
 pub mod users;
 pub mod views;
@@ -152,6 +153,11 @@ impl Database {
     /// Runs, jobs, fleets and instances as the API lists them.
     pub fn views(&self) -> views::Views<'_> {
         views::Views(self.reads())
+    }
+
+    /// Where requests to services go.
+    pub fn services(&self) -> services::Services<'_> {
+        services::Services(self.reads())
     }
 
     /// Network volumes.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use dstack_cli::{ErrorKind, ServerAction, ServerArgs, ServerImportArgs};
 use dstack_control::own_machine::{self, Registered, ThisMachine, Withdrawn};
 use dstack_engine::failpoint::{AbortAt, NoFailpoints};
-use dstack_engine::{Engine, EngineDeps, Failpoints, NoServices, Settings as EngineSettings};
+use dstack_engine::{Engine, EngineDeps, Failpoints, Settings as EngineSettings};
 use dstack_hosts::deploy::Deployer;
 use dstack_hosts::pool::Pool;
 use dstack_hosts::this_machine::binary::Embedded;
@@ -309,9 +309,11 @@ async fn start_engine(
     let pool = Pool::new(Arc::new(keyring));
     let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
     let deployer = Deployer::new(pool.clone(), agents);
+    let agents = ConnectedAgents::new(here, pool);
+    context.services.reach_through(Arc::new(agents.clone()));
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,
-        agents: Arc::new(ConnectedAgents::new(here, pool)),
+        agents: Arc::new(agents),
         hosts: Arc::new(SshHosts::new(deployer, database, keys)),
         backends: Arc::clone(&context.backends),
         output: Arc::new(LogOutput::new(
@@ -325,7 +327,7 @@ async fn start_engine(
             context.data.blobs.clone(),
             &context.settings,
         )),
-        services: Arc::new(NoServices),
+        services: Arc::new(context.services.clone()),
         clock: Arc::clone(&context.data.clock),
         random: context.data.random.clone(),
         failpoints: failpoints(),

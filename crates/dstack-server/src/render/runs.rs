@@ -8,7 +8,7 @@ use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::profiles::RetryEvent;
 use dstack_model::runs::{
     Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Run, RunFleet, RunStatus,
-    RunTerminationReason, ServiceSpec,
+    RunTerminationReason,
 };
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::schedule::next_trigger;
@@ -71,10 +71,7 @@ pub(crate) fn run(listed: &ListedRun, jobs: &[&JobRow], view: View, now: Time) -
         latest_job_submission: shown.first().and_then(|job| job.job_submissions.last().cloned()),
         jobs: shown,
         cost: (cost * 10_000.0).round() / 10_000.0,
-        service: row.service_spec.as_deref().cloned().map(|spec| ServiceSpec {
-            notice: Some(crate::proxy::NOT_YET.to_owned()),
-            ..spec
-        }),
+        service: row.service_spec.as_deref().cloned(),
         deployment_num: number(row.deployment_num),
         error: row
             .termination_reason()

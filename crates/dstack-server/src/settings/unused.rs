@@ -58,14 +58,13 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
     (
         &[
             "DSTACK_DEFAULT_SERVICE_CLIENT_MAX_BODY_SIZE",
-            "DSTACK_SERVICE_CLIENT_TIMEOUT",
             "DSTACK_ACME_SERVER",
             "DSTACK_ACME_EAB_KID",
             "DSTACK_ACME_EAB_HMAC_KEY",
             "DSTACK_SKIP_GATEWAY_UPDATE",
             "DSTACK_GATEWAY_PACKAGE_URL",
         ],
-        "requests are not passed on to services yet",
+        "there are no gateways yet",
     ),
 ];
 

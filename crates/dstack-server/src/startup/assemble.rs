@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use dstack_hosts::pool::Pool;
+use dstack_proxy::Forwarder;
 use dstack_store::Database;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::users::UserRow;
@@ -21,8 +23,10 @@ use crate::job_maker::JobMaker;
 use crate::log_store;
 use crate::login::Logins;
 use crate::overload::Overload;
+use crate::services::ServiceRoutes;
 use crate::settings::Settings;
 use crate::state::{AppState, Auth, Control, Data, Edge, EngineParts, Verbs};
+use crate::wiring::{ConnectedAgents, DatabaseKeyring};
 
 /// A server that is ready to serve.
 pub(super) struct Assembled {
@@ -63,8 +67,14 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
+    let services = ServiceRoutes::new(
+        data.database.clone(),
+        Forwarder::default(),
+        edge.settings.service_patience(),
+    );
     let context = EngineContext {
         identity: None,
+        services: services.clone(),
         data: Arc::clone(&data),
         settings: edge.settings.clone(),
         jobs: JobMaker::new(&data, options.images, &edge.settings),
@@ -81,14 +91,17 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
         }
         None => {
             say(&data.clock, "Background processing is disabled");
+            services.reach_through(Arc::new(hosts_only(&context)));
             (without_engine(context), None)
         }
     };
+    services.load().await?;
     let control = Control::new(&data, engine, backends, verbs, &edge.settings);
     let state = AppState {
         data,
         auth: Arc::new(auth),
         control: Arc::new(control),
+        services,
         edge: Arc::new(edge),
     };
     Ok(Assembled {
@@ -187,6 +200,13 @@ async fn start(
         );
     }
     Ok((started.parts, started.stop))
+}
+
+/// The way to hosts where no engine runs: not to this machine's own jobs.
+fn hosts_only(context: &EngineContext) -> ConnectedAgents {
+    let data = &context.data;
+    let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), Arc::clone(&data.keys));
+    ConnectedAgents::new(None, Pool::new(Arc::new(keyring)))
 }
 
 /// Rows of runs and fleets are written, and nobody acts on them.

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
+use crate::services::ServiceRoutes;
 use crate::settings::Settings;
 use crate::site::Site;
 use crate::state::{Data, EngineParts};
@@ -40,6 +41,8 @@ pub struct EngineContext {
     pub jobs: JobMaker,
     /// Clouds that projects have configured, by project.
     pub backends: Arc<dyn Backends>,
+    /// Passes requests on to services.
+    pub services: ServiceRoutes,
     /// The project that the server's own machine belongs to.
     pub project: ProjectRow,
 }

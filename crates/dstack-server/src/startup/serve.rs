@@ -49,6 +49,7 @@ pub async fn serve(mut options: ServerOptions) -> Result<(), ServerError> {
 
 fn start_workers(state: &Arc<AppState>, stop: &CancellationToken) {
     retention::start(&state.data, &state.edge, stop.clone());
+    state.services.follow(stop.clone());
     access::shared::start(&state.auth.access, &state.data.random, stop.clone());
 }
 

@@ -14,9 +14,12 @@ use dstack_engine::{AgentError, Agents, Runner, Shim};
 use dstack_hosts::pool::Pool;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::reach::Reach;
-use dstack_store::rows::AgentAddress;
+use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_system::Secret;
 use dstack_units::JobId;
+
+use super::service_port::{ServicePort, service_port};
+use crate::services::Ports;
 
 /// The agents that this server reaches. Those of machines on which other servers run are out of reach.
 #[derive(Debug, Clone)]
@@ -67,6 +70,21 @@ impl ConnectedAgents {
                         "only the server {host} reaches this machine, and it does not run: start it again"
                     ),
                 }),
+            },
+        }
+    }
+}
+
+impl Ports for ConnectedAgents {
+    fn port(&self, address: &AgentAddress, job: &JobRow, port: u16) -> Arc<dyn Connector> {
+        match service_port(address, job, port) {
+            ServicePort::OfHost(port) => self.connector(address, Some(port)),
+            ServicePort::OfContainer(reach, port) => match address {
+                // Its container is on this machine, or on one that only another server reaches.
+                AgentAddress::Local { host, .. } if self.here(host).is_none() => {
+                    self.connector(address, Some(port))
+                }
+                _ => self.pool.connector(reach, port),
             },
         }
     }

@@ -213,10 +213,16 @@ impl TestServer {
         };
         let edge =
             Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
+        let services = ServiceRoutes::new(
+            data.database.clone(),
+            Forwarder::default(),
+            edge.settings.service_patience(),
+        );
         let state = Arc::new(AppState {
             data: Arc::new(data),
             auth: Arc::new(auth),
             control: Arc::new(control),
+            services,
             edge: Arc::new(edge),
         });
         Server {

@@ -126,9 +126,6 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
     let mut planner = Planner::new(&state.data, &state.control, project, run, volumes).await?;
     let mut planned = Planned::default();
     planned.notices.extend(missing_secrets(call, run).await?);
-    if run.configuration.service().is_some() {
-        planned.notices.push(crate::proxy::NOT_YET.to_owned());
-    }
     for batch in batches(jobs) {
         let Some(first) = batch.first() else { continue };
         let found = planner.offers(first, listing).await?;

@@ -1,0 +1,120 @@
+//! One question to a replica: whether it answers as it should.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use dstack_agent_api::http::Connector;
+use dstack_system::{chain, task};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Why a replica counts as not well; the text is for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// It is not reached, or what it says is no answer.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// It has not answered in time.
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    TooLate(Duration),
+    /// It answered with another status than 2xx; redirects are not followed.
+    #[error("it answered {0}")]
+    Status(StatusCode),
+}
+
+/// Asks over a connection of its own, connecting included in the time limit. The body of the answer is not read.
+///
+/// # Errors
+/// There is no answer in time, or another one than 2xx.
+pub async fn ask(
+    connector: &dyn Connector,
+    request: Request<Full<Bytes>>,
+    limit: Duration,
+) -> Result<(), ProbeError> {
+    let answered = timeout(limit, answer(connector, request)).await;
+    let status = answered.unwrap_or(Err(ProbeError::TooLate(limit)))?;
+    match status.is_success() {
+        true => Ok(()),
+        false => Err(ProbeError::Status(status)),
+    }
+}
+
+async fn answer(connector: &dyn Connector, request: Request<Full<Bytes>>) -> Result<StatusCode, ProbeError> {
+    let no_answer = |error: &(dyn std::error::Error + 'static)| ProbeError::NoAnswer(chain(error).to_string());
+    let stream = connector.connect().await.map_err(|error| no_answer(&error))?;
+    let opened = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = opened.map_err(|error| no_answer(&error))?;
+    // Ends with the answer: whatever else the replica says is not read.
+    let _connection = AbortOnDropHandle::new(task::spawn("probe", async move {
+        connection.await.ok(); // the request fails as well, and says why
+    }));
+    let response = sender.send_request(request).await;
+    Ok(response.map_err(|error| no_answer(&error))?.status())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::http::Wire;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// A replica that answers everything with this; `None`: with nothing.
+    #[derive(Debug)]
+    struct Always(Option<&'static str>);
+
+    #[async_trait]
+    impl Connector for Always {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            let (ours, mut theirs) = tokio::io::duplex(4096);
+            let answer = self.0;
+            task::spawn("replica", async move {
+                theirs.read_buf(&mut Vec::with_capacity(4096)).await.ok();
+                match answer {
+                    Some(answer) => theirs.write_all(answer.as_bytes()).await.ok(),
+                    None => std::future::pending().await,
+                }
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Refuses;
+
+    #[async_trait]
+    impl Connector for Refuses {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nothing listens"))
+        }
+    }
+
+    async fn asked(connector: Arc<dyn Connector>) -> Result<(), ProbeError> {
+        let request = Request::get("/health").body(Full::default()).unwrap();
+        ask(connector.as_ref(), request, Duration::from_secs(3)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_2xx_in_time_is_well() {
+        let answers = |text| asked(Arc::new(Always(Some(text))));
+        // The rest of the answer is never waited for.
+        assert_eq!(answers("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
+        assert_eq!(answers("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await, Ok(()));
+        let moved = answers("HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n").await;
+        assert_eq!(moved, Err(ProbeError::Status(StatusCode::FOUND)));
+        let garbage = answers("hello\r\n\r\n").await;
+        assert!(matches!(garbage, Err(ProbeError::NoAnswer(_))), "{garbage:?}");
+        let silent = asked(Arc::new(Always(None))).await;
+        assert_eq!(silent, Err(ProbeError::TooLate(Duration::from_secs(3))));
+        let refused = asked(Arc::new(Refuses)).await.unwrap_err();
+        assert!(refused.to_string().contains("nothing listens"), "{refused}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Which services requests are passed on to. The routes are read from the database once, and again run by run as commits say;
+//! what a commit takes away is gone before anybody is woken by it.
+
+mod feed;
+mod load;
+mod probe;
+mod replicas;
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use dstack_agent_api::http::Connector;
+use dstack_engine::services::Idle;
+use dstack_hosts::unreachable::UnreachableConnector;
+use dstack_model::runs::ProbeSpec;
+use dstack_proxy::{Forwarder, Routes};
+use dstack_store::rows::{AgentAddress, JobRow};
+use dstack_store::{Database, JobSnapshot};
+use dstack_system::task;
+use dstack_units::{JobId, RunId};
+use tokio::sync::Notify;
+
+use self::replicas::Replicas;
+
+/// Other servers hear within milliseconds which job gets no requests any more; one whose database has paused, a little later.
+const TO_BE_HEARD: Duration = Duration::from_secs(2);
+
+/// Reaches ports of jobs.
+pub trait Ports: Send + Sync + Debug {
+    /// Connects to a port of a job that runs on the instance with this address.
+    fn port(&self, address: &AgentAddress, job: &JobRow, port: u16) -> Arc<dyn Connector>;
+}
+
+/// The services of an installation, and the way to their replicas.
+#[derive(Debug, Clone)]
+pub struct ServiceRoutes(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    database: Database,
+    /// How long a replica may be silent.
+    read_timeout: Duration,
+    forwarder: Forwarder,
+    ports: OnceLock<Arc<dyn Ports>>,
+    routes: ArcSwap<Routes>,
+    replicas: Replicas,
+    reading: Mutex<Reading>,
+    /// Something is to be read.
+    wanted: Notify,
+    /// Whoever waits for the end of requests.
+    idle: Mutex<Option<Weak<dyn Idle>>>,
+}
+
+/// What is to be read anew, and what was taken away since the present reading began.
+#[derive(Debug, Default)]
+struct Reading {
+    runs: BTreeSet<RunId>,
+    /// To be told to the servers that share the database.
+    untold: BTreeSet<RunId>,
+    /// `None`: nothing is being read.
+    withdrawn: Option<HashSet<JobId>>,
+}
+
+impl ServiceRoutes {
+    /// No routes yet.
+    pub fn new(database: Database, forwarder: Forwarder, read_timeout: Duration) -> Self {
+        Self(Arc::new(Inner {
+            database,
+            read_timeout,
+            forwarder,
+            ports: OnceLock::new(),
+            routes: ArcSwap::default(),
+            replicas: Replicas::default(),
+            reading: Mutex::default(),
+            wanted: Notify::new(),
+            idle: Mutex::default(),
+        }))
+    }
+
+    /// Jobs are reached so from now on. To be called once, before anything is passed on.
+    pub fn reach_through(&self, ports: Arc<dyn Ports>) {
+        self.0.ports.set(ports).ok(); // the first ones stay
+    }
+
+    /// The present routes.
+    pub fn routes(&self) -> Arc<Routes> {
+        self.0.routes.load_full()
+    }
+
+    /// Passes requests on.
+    pub fn forwarder(&self) -> &Forwarder {
+        &self.0.forwarder
+    }
+
+    /// How long a replica may be silent.
+    pub fn read_timeout(&self) -> Duration {
+        self.0.read_timeout
+    }
+}
+
+impl Inner {
+    fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects to a port of a job.
+    fn connector(&self, address: Option<&AgentAddress>, job: &JobRow, port: u16) -> Arc<dyn Connector> {
+        match (self.ports.get(), address) {
+            (Some(ports), Some(address)) => ports.port(address, job, port),
+            (None, _) => unreachable("this server reaches no hosts"),
+            (_, None) => unreachable("the instance of the job has no agent"),
+        }
+    }
+
+    /// The job gets no requests any more; once none is under way, whoever waits for that is told.
+    fn withdraw(self: &Arc<Self>, job: JobId) {
+        if let Some(withdrawn) = &mut self.reading().withdrawn {
+            withdrawn.insert(job);
+        }
+        let Some(leaving) = self.replicas.withdraw(job) else {
+            return;
+        };
+        self.routes.rcu(|routes| routes.without_replica(job));
+        let inner = Arc::clone(self);
+        task::spawn("requests of a job end", async move {
+            if inner.database.is_shared() {
+                // Nobody says when all other servers have heard of it.
+                tokio::time::sleep(TO_BE_HEARD).await;
+            }
+            leaving.idle().await;
+            inner.replicas.forget(job);
+            inner.tell_idle(job);
+        });
+    }
+
+    fn tell_idle(&self, job: JobId) {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
+            idle.idle(job);
+        }
+    }
+}
+
+fn unreachable(reason: &str) -> Arc<dyn Connector> {
+    Arc::new(UnreachableConnector {
+        reason: reason.to_owned(),
+    })
+}
+
+#[async_trait]
+impl dstack_engine::Services for ServiceRoutes {
+    async fn probe(&self, job: &JobSnapshot, probe: &ProbeSpec) -> Result<(), String> {
+        probe::ask(&self.0, job, probe).await
+    }
+
+    fn unregistered(&self, job: JobId) {
+        let run = self.0.replicas.run_of(job);
+        self.0.withdraw(job);
+        if let Some(run) = run {
+            self.want(run, true);
+        }
+    }
+
+    fn changed(&self, run: RunId) {
+        self.want(run, true);
+    }
+
+    fn serves(&self, job: JobId) -> bool {
+        self.0.replicas.serves(job)
+    }
+
+    fn tell(&self, idle: Weak<dyn Idle>) {
+        *self.0.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(idle);
+    }
+}
+
+impl ServiceRoutes {
+    /// A run is to be read anew; the servers that share the database are told if it was changed here.
+    fn want(&self, run: RunId, tell: bool) {
+        let mut reading = self.0.reading();
+        reading.runs.insert(run);
+        if tell && self.0.database.is_shared() {
+            reading.untold.insert(run);
+        }
+        drop(reading);
+        self.0.wanted.notify_one();
+    }
+}

@@ -1,0 +1,103 @@
+//! Services as the database has them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_model::configurations::AnyModel;
+use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_proxy::{ChatFormat, Model, Paths, Service};
+use dstack_store::queries::views::ListedRun;
+use dstack_store::rows::{InstanceRow, JobRow};
+use dstack_store::{Database, StoreError};
+use dstack_units::{InstanceId, RunId};
+
+use super::Inner;
+use super::replicas::Place;
+
+/// What is stored of services.
+#[derive(Debug)]
+pub(super) struct Stored {
+    runs: Vec<ListedRun>,
+    jobs: Vec<JobRow>,
+    instances: HashMap<InstanceId, InstanceRow>,
+}
+
+/// Reads what is stored of these runs.
+pub(super) async fn read(database: &Database, runs: &[RunId]) -> Result<Stored, StoreError> {
+    let services = database.services();
+    let mut jobs = services.registered_jobs(runs).await?;
+    // Of a replica of several nodes, the first one answers.
+    jobs.retain(|job| job.job_num == 0);
+    let instances: Vec<InstanceId> = jobs.iter().filter_map(|job| job.instance_id).collect();
+    let instances = match instances.is_empty() {
+        true => Vec::new(),
+        false => services.instances(&instances).await?,
+    };
+    Ok(Stored {
+        runs: database.views().runs(runs).await?,
+        jobs,
+        instances: instances.into_iter().map(|row| (row.id, row)).collect(),
+    })
+}
+
+impl Stored {
+    /// The services of these runs that have replicas; runs without any are not among them.
+    pub(super) fn services(&self, inner: &Arc<Inner>) -> Vec<Service> {
+        let of_run = |run: &ListedRun| self.service(inner, run);
+        self.runs.iter().filter_map(of_run).collect()
+    }
+
+    fn service(&self, inner: &Arc<Inner>, listed: &ListedRun) -> Option<Service> {
+        let configuration = listed.run.run_spec.configuration.service()?;
+        let jobs = self.jobs.iter().filter(|job| job.run_id == listed.run.id);
+        let replicas: Vec<_> = jobs
+            .filter_map(|job| {
+                let port = job.job_spec.service_port?;
+                let instance = job.instance_id.and_then(|id| self.instances.get(&id));
+                let address = instance.and_then(|row| row.agent.as_deref());
+                let connect = || inner.connector(address, job, port);
+                Some(inner.replicas.at(job, Place::of(job, address, port), connect))
+            })
+            .collect();
+        (!replicas.is_empty()).then(|| Service {
+            replicas,
+            ..described(listed, configuration, inner.read_timeout)
+        })
+    }
+}
+
+/// All but its replicas.
+fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_timeout: Duration) -> Service {
+    Service {
+        run_id: listed.run.id,
+        project: listed.project_name.clone(),
+        run: listed.run.run_name.clone(),
+        created: listed.run.submitted_at.to_jiff().as_second(),
+        auth: configuration.auth,
+        strip_prefix: configuration.strip_prefix,
+        paths: match configuration.replica_groups().iter().any(|group| group.router.is_some()) {
+            true => Paths::OfRouter,
+            false => Paths::All,
+        },
+        read_timeout,
+        model: configuration.model.as_ref().map(model),
+        replicas: Vec::new(),
+    }
+}
+
+fn model(model: &AnyModel) -> Model {
+    Model {
+        name: model.name().to_owned(),
+        format: match model {
+            AnyModel::OpenAi(model) => ChatFormat::OpenAi {
+                prefix: model.prefix.clone(),
+            },
+            // Both are there: services without them are refused.
+            AnyModel::Tgi(model) => ChatFormat::Tgi {
+                chat_template: model.chat_template.clone().unwrap_or_default(),
+                eos_token: model.eos_token.clone().unwrap_or_default(),
+            },
+        },
+    }
+}

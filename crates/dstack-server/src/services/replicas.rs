@@ -1,0 +1,102 @@
+//! The replicas that get requests, and those whose last requests are still under way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dstack_agent_api::http::Connector;
+use dstack_proxy::Replica;
+use dstack_store::rows::{AgentAddress, JobRow};
+use dstack_units::{JobId, RunId};
+
+/// Where a replica is. As long as that stays the same, so do its connections.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Place {
+    pub(super) address: Option<AgentAddress>,
+    pub(super) ports: Option<std::collections::BTreeMap<u16, u16>>,
+    pub(super) port: u16,
+}
+
+impl Place {
+    pub(super) fn of(job: &JobRow, address: Option<&AgentAddress>, port: u16) -> Self {
+        Self {
+            address: address.cloned(),
+            ports: job.job_runtime_data.as_ref().and_then(|data| data.ports.clone()),
+            port,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    run: RunId,
+    place: Place,
+    replica: Arc<Replica>,
+    /// It gets no new requests.
+    leaves: bool,
+}
+
+/// Replicas by their jobs.
+#[derive(Debug, Default)]
+pub(super) struct Replicas(Mutex<HashMap<JobId, Known>>);
+
+impl Replicas {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The replica of a job at this place, with its connections if it was there before.
+    pub(super) fn at(
+        &self,
+        job: &JobRow,
+        place: Place,
+        connect: impl FnOnce() -> Arc<dyn Connector>,
+    ) -> Arc<Replica> {
+        let mut known = self.lock();
+        if let Some(before) = known.get_mut(&job.id).filter(|known| known.place == place) {
+            before.leaves = false;
+            return Arc::clone(&before.replica);
+        }
+        let replica = Arc::new(Replica::new(job.id, connect()));
+        let now = Known {
+            run: job.run_id,
+            place,
+            replica: Arc::clone(&replica),
+            leaves: false,
+        };
+        known.insert(job.id, now);
+        replica
+    }
+
+    /// The job gets no new requests. `None`: it got none.
+    pub(super) fn withdraw(&self, job: JobId) -> Option<Arc<Replica>> {
+        let mut known = self.lock();
+        let known = known.get_mut(&job).filter(|known| !known.leaves)?;
+        known.leaves = true;
+        Some(Arc::clone(&known.replica))
+    }
+
+    /// Its last request is answered; if it gets requests again by now, it stays.
+    pub(super) fn forget(&self, job: JobId) {
+        let mut known = self.lock();
+        if known.get(&job).is_some_and(|known| known.leaves) {
+            known.remove(&job);
+        }
+    }
+
+    /// Whether the job gets requests, or some are under way.
+    pub(super) fn serves(&self, job: JobId) -> bool {
+        self.lock().contains_key(&job)
+    }
+
+    /// The run of a job that gets requests, or has got some.
+    pub(super) fn run_of(&self, job: JobId) -> Option<RunId> {
+        self.lock().get(&job).map(|known| known.run)
+    }
+
+    /// The jobs of a run that get requests.
+    pub(super) fn of_run(&self, run: RunId) -> Vec<JobId> {
+        let known = self.lock();
+        let routed = known.iter().filter(|(_, known)| known.run == run && !known.leaves);
+        routed.map(|(job, _)| *job).collect()
+    }
+}

@@ -1,0 +1,49 @@
+//! Where requests to services go.
+
+use dstack_units::{InstanceId, RunId};
+
+use super::Reads;
+use super::select::Select;
+use crate::{Entity, Result};
+use crate::entity::{read_column, select_sql};
+use crate::rows::{InstanceRow, JobRow};
+
+/// Where requests to services go: see [`crate::Database::services`].
+#[derive(Debug, Clone, Copy)]
+pub struct Services<'a>(pub(crate) Reads<'a>);
+
+impl Services<'_> {
+    /// Runs that have jobs which get requests, in no order.
+    pub async fn registered_runs(self) -> Result<Vec<RunId>> {
+        let query = Select::new("SELECT DISTINCT t.run_id FROM jobs t WHERE t.status = 'running' AND t.registered = 1");
+        query
+            .fetch(self.0)
+            .await?
+            .iter()
+            .map(|row| read_column(row, 0, "jobs", "run_id"))
+            .collect()
+    }
+
+    /// The jobs of these runs that get requests, by run and replica.
+    pub async fn registered_jobs(self, runs: &[RunId]) -> Result<Vec<JobRow>> {
+        let mut query = Select::new(select_sql::<JobRow>());
+        let list = query.bind_list(runs.iter().copied());
+        query.filter(format_args!(
+            "t.run_id IN {list} AND t.status = 'running' AND t.registered = 1"
+        ));
+        query.push(" ORDER BY t.run_id, t.replica_num, t.id");
+        query
+            .fetch_as(self.0, |row| JobRow::read(row, self.0.keys()))
+            .await
+    }
+
+    /// These instances, in no order.
+    pub async fn instances(self, ids: &[InstanceId]) -> Result<Vec<InstanceRow>> {
+        let mut query = Select::new(select_sql::<InstanceRow>());
+        let list = query.bind_list(ids.iter().copied());
+        query.filter(format_args!("t.id IN {list}"));
+        query
+            .fetch_as(self.0, |row| InstanceRow::read(row, self.0.keys()))
+            .await
+    }
+}
