@@ -34,6 +34,7 @@ mod own_machine;
 mod patience;
 mod plugins;
 mod projects;
+mod proxy;
 mod reload;
 mod repos;
 mod retention;

@@ -300,8 +300,6 @@ async fn plans_say_what_processes_ignore_and_that_services_are_not_reached() {
     server.occupy_machines().await;
     let said = notices(json!({"privileged": true})).await;
     assert!(said.contains("it ignores `image`, `privileged`."), "{said}");
-    let said = notices(json!({"type": "service", "port": 80})).await;
-    assert!(said.contains("Requests to services are not passed on"), "{said}");
 }
 
 /// A replica of the old deployment that had not started yet must not get the commands of the new one.

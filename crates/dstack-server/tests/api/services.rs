@@ -1,11 +1,11 @@
-//! Services: what is stored of them, which are refused, and what the proxy answers.
+//! Services: what is stored of them, and which are refused.
 
 use dstack_model::runs::{JobStatus, RunStatus};
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, Put};
 use serde_json::{Value, json};
 
-use super::{ADMIN, Answer, Server, TestServer, request};
+use super::{ADMIN, Answer, Server, TestServer};
 
 fn spec(more: Value) -> Value {
     let mut configuration = json!({"type": "service", "port": 8000, "commands": ["serve"]});
@@ -16,21 +16,26 @@ fn spec(more: Value) -> Value {
     json!({"run_name": "web", "configuration": configuration})
 }
 
-async fn apply(server: &Server, more: Value) -> Answer {
+pub(crate) async fn apply(server: &Server, more: Value) -> Answer {
     let plan = json!({"plan": {"run_spec": spec(more)}, "force": true});
     server.main("runs/apply", plan).await
 }
 
-/// Makes the service run, as an engine would.
-async fn run(server: &Server) {
+/// Makes the service run on the server's own machine, and get requests, as an engine would.
+pub(crate) async fn run(server: &Server) {
     let project = server.main_project().await;
     let run = server.state.data.database.run_by_name(project, "web").await;
     let run = run.unwrap().unwrap().run;
     let jobs = server.state.data.database.views().jobs(&[run.id]).await.unwrap();
     let now = server.state.data.clock.now();
+    server.own_machine("process", false).await;
+    let placement = server.state.data.store().placement(project).await.unwrap();
+    let machine = placement.instances.last().unwrap().id;
     let running = |mut job: JobRow| {
         job.advance(JobStatus::Provisioning, now).unwrap();
         job.advance(JobStatus::Running, now).unwrap();
+        job.instance_id = Some(machine);
+        job.registered = true;
         Put::Job(job)
     };
     let mut puts: Vec<Put> = jobs.into_iter().map(running).collect();
@@ -39,10 +44,7 @@ async fn run(server: &Server) {
     puts.push(Put::Run(run));
     let commit = Commit::unchecked(puts, Vec::new());
     server.state.data.store().commit(commit).await.unwrap();
-}
-
-async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
-    server.send(request("GET", path, token, None)).await
+    server.state.services.load().await.unwrap();
 }
 
 #[tokio::test]
@@ -143,78 +145,6 @@ async fn services_without_a_gateway_can_be_forbidden() {
 }
 
 #[tokio::test]
-async fn the_proxy_lets_in_whom_it_should_and_says_that_it_goes_no_further() {
-    let server = Server::new().await;
-    apply(&server, json!({"model": "org/m"})).await.ok();
-    let path = "/proxy/services/main/web/index.html";
-    let waiting = get(&server, path, Some(ADMIN)).await;
-    assert_eq!(
-        (waiting.status, &waiting.body["detail"]),
-        (404.try_into().unwrap(), &json!("Service main/web not found"))
-    );
-    run(&server).await;
-    assert_eq!(get(&server, path, None).await.status, 403);
-    assert_eq!(get(&server, path, Some("stale")).await.status, 403);
-    let answer = get(&server, path, Some(ADMIN)).await;
-    assert_eq!(answer.status, 503);
-    assert!(answer.body["detail"].as_str().unwrap().contains("dstack attach"));
-
-    let models = get(&server, "/proxy/models/main/models", Some(ADMIN)).await.ok();
-    assert_eq!(models["data"][0]["id"], "org/m");
-    let ask = |model: &str| {
-        server.post(
-            ADMIN,
-            "/proxy/models/main/chat/completions",
-            json!({"model": model, "messages": []}),
-        )
-    };
-    assert_eq!(ask("org/m").await.status, 503);
-    assert_eq!(ask("other").await.status, 404);
-}
-
-/// What is wrong with a chat is told before it is told that nobody has the model.
-#[tokio::test]
-async fn chats_are_checked_before_their_model_is_looked_for() {
-    let server = Server::new().await;
-    let path = "/proxy/models/main/chat/completions";
-    let hello = json!([{"role": "user", "content": "hello"}]);
-    for (chat, place) in [
-        (json!({"model": "m"}), json!(["body", "messages"])),
-        (json!({"messages": hello}), json!(["body", "model"])),
-        (
-            json!({"model": "m", "messages": [{"role": "user"}]}),
-            json!(["body", "messages", 0, "content"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "n": "many"}),
-            json!(["body", "n"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "stream_options": {}}),
-            json!(["body", "stream_options"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "tool_choice": "all"}),
-            json!(["body", "tool_choice"]),
-        ),
-    ] {
-        let answer = server.post(ADMIN, path, chat).await;
-        assert_eq!(
-            (answer.status, &answer.body["detail"][0]["loc"]),
-            (422, &place),
-            "{}",
-            answer.body
-        );
-    }
-    let full = json!({
-        "model": "m", "messages": hello, "stop": ["a"], "temperature": 0.5, "stream": true, "tools": [{}],
-        "tool_choice": {"type": "function"}, "logit_bias": {"1": 2},
-    });
-    assert_eq!(server.post(ADMIN, path, full).await.status, 404);
-    assert_eq!(server.post("stale", path, json!({})).await.status, 403);
-}
-
-#[tokio::test]
 async fn the_plan_for_a_change_of_an_active_service_shows_offers() {
     let server = Server::new().await;
     let hosts = super::effects::ssh_fleet(&["192.0.2.1", "192.0.2.2"]);
@@ -237,54 +167,3 @@ async fn the_plan_for_a_change_of_an_active_service_shows_offers() {
     assert_eq!(plan["job_plans"][0]["offers"].as_array().unwrap().len(), 2);
 }
 
-#[tokio::test]
-async fn a_service_without_auth_is_for_everybody() {
-    let server = Server::new().await;
-    apply(&server, json!({"auth": false})).await.ok();
-    run(&server).await;
-    assert_eq!(get(&server, "/proxy/services/main/web/", None).await.status, 503);
-}
-
-/// Behind a proxy that speaks TLS, a URL with the scheme of this server would lead away from it.
-#[tokio::test]
-async fn the_root_of_a_service_is_found_on_the_same_server() {
-    let server = Server::new().await;
-    let request =
-        axum::http::Request::get("/proxy/services/main/web?a=b").header("host", "dstack.example.com");
-    let answer = server
-        .send(request.body(axum::body::Body::empty()).unwrap())
-        .await;
-    assert_eq!(answer.status, 308);
-    assert_eq!(answer.headers["location"], "/proxy/services/main/web/?a=b");
-}
-
-#[tokio::test]
-async fn the_proxy_and_the_metrics_compete_with_other_calls() {
-    use dstack_api::{Endpoint, routes};
-    use dstack_server::overload::Limits;
-    let limits = Limits {
-        reads: 1,
-        plans: 1,
-        ..Limits::default()
-    };
-    let server = TestServer::new().limits(limits).start().await;
-    let paths = [
-        "/proxy/services/main/web",
-        "/proxy/services/main/web/",
-        "/proxy/services/main/web/x",
-        "/proxy/models/main/models",
-        "/metrics",
-    ];
-    let enter = |route| server.state.edge.overload.enter(&route).unwrap();
-    let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
-    for path in paths {
-        let answer = get(&server, path, Some(ADMIN)).await;
-        assert_eq!(answer.status, 429, "{path}");
-        assert_eq!(answer.headers["retry-after"], "1");
-    }
-    drop(places);
-    for path in paths {
-        let answer = get(&server, path, Some(ADMIN)).await;
-        assert_ne!(answer.status, 429, "{path}");
-    }
-}

@@ -9,6 +9,7 @@ use axum::http::Request;
 use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
+use dstack_proxy::Forwarder;
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
 use dstack_server::doctor::Doctor;
@@ -17,6 +18,7 @@ use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
 use dstack_server::login::config::LoginConfig;
 use dstack_server::overload::{Limits, Overload};
+use dstack_server::services::ServiceRoutes;
 use dstack_server::site::Site;
 use dstack_server::{
     AppState, Auth, Control, Data, DefaultPermissions, Edge, EngineParts, JobMaker, NoEngine, Settings, Verbs,

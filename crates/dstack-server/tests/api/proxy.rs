@@ -1,0 +1,252 @@
+//! Requests that the server passes on to services.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use dstack_agent_api::http::{Connector, TcpConnector};
+use dstack_engine::Services as _;
+use dstack_server::services::Ports;
+use dstack_store::rows::{AgentAddress, JobRow};
+use dstack_store::{Commit, EngineStore as _, Put};
+use serde_json::{Value, json};
+
+use super::services::{apply, run};
+use super::{ADMIN, Answer, Server, TestServer, request};
+
+async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
+    server.send(request("GET", path, token, None)).await
+}
+
+/// All ports of all jobs are this one.
+#[derive(Debug)]
+struct OnePort(SocketAddr);
+
+impl Ports for OnePort {
+    fn port(&self, _: &AgentAddress, _: &JobRow, port: u16) -> Arc<dyn Connector> {
+        assert_eq!(port, 8000);
+        Arc::new(TcpConnector { address: self.0 })
+    }
+}
+
+/// A replica that answers with the request that it got.
+async fn echo(request: Request) -> axum::Json<Value> {
+    let headers: Vec<(String, String)> = request
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+        .collect();
+    let (method, uri) = (request.method().to_string(), request.uri().to_string());
+    axum::Json(json!({"method": method, "uri": uri, "headers": headers}))
+}
+
+/// A server whose services all run in this process.
+async fn serving(more: Value) -> Server {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let replica = axum::serve(listener, Router::new().fallback(echo));
+    dstack_system::task::spawn("replica", async move { replica.await.unwrap() });
+    let server = Server::new().await;
+    server.state.services.reach_through(Arc::new(OnePort(address)));
+    apply(&server, more).await.ok();
+    run(&server).await;
+    server
+}
+
+/// Changes the jobs of the service, as an engine would.
+async fn change(server: &Server, change: impl Fn(&mut JobRow)) -> Vec<JobRow> {
+    let project = server.main_project().await;
+    let run = server.state.data.database.run_by_name(project, "web").await;
+    let run = run.unwrap().unwrap().run;
+    let mut jobs = server.state.data.database.views().jobs(&[run.id]).await.unwrap();
+    jobs.iter_mut().for_each(change);
+    let puts = jobs.iter().cloned().map(Put::Job).collect();
+    let commit = Commit::unchecked(puts, Vec::new());
+    server.state.data.store().commit(commit).await.unwrap();
+    jobs
+}
+
+#[tokio::test]
+async fn the_proxy_checks_in_the_order_of_the_reference() {
+    let server = serving(json!({})).await;
+    let path = "/proxy/services/main/web/index.html";
+    let unknown = get(&server, "/proxy/services/main/other/", None).await;
+    assert_eq!(
+        (unknown.status, &unknown.body["detail"]),
+        (404.try_into().unwrap(), &json!("Service main/other not found"))
+    );
+    for token in [None, Some("stale")] {
+        let refused = get(&server, path, token).await;
+        assert_eq!(
+            (refused.status, &refused.body["detail"]),
+            (
+                403.try_into().unwrap(),
+                &json!("Unauthenticated or unauthorized to access project main")
+            )
+        );
+    }
+    assert_eq!(get(&server, path, Some(ADMIN)).await.status, 200);
+    let upgrade = axum::http::Request::get(path).header("upgrade", "websocket");
+    let upgrade = upgrade.body(axum::body::Body::empty()).unwrap();
+    let refused = server.send(upgrade).await;
+    assert_eq!(
+        (refused.status, &refused.body["detail"]),
+        (
+            400.try_into().unwrap(),
+            &json!("Upgrading connections is not supported")
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_request_reaches_the_replica_as_it_is_but_without_the_token() {
+    let server = serving(json!({})).await;
+    let request = axum::http::Request::put("/proxy/services/main/web/a%2Fb/?q=%20x")
+        .header("authorization", format!("Bearer {ADMIN}"))
+        .header("host", "dstack.example.com")
+        .header("cookie", "a=b")
+        .header("x-of-client", "1");
+    let answer = server.send(request.body("text".into()).unwrap()).await.ok();
+    assert_eq!((&answer["method"], &answer["uri"]), (&json!("PUT"), &json!("/a%2Fb/?q=%20x")));
+    let headers: Vec<(String, String)> = serde_json::from_value(answer["headers"].clone()).unwrap();
+    let header = |wanted: &str| {
+        let found = headers.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    assert_eq!(header("authorization"), None, "{headers:?}");
+    assert_eq!(header("host"), Some("dstack.example.com"));
+    assert_eq!(header("cookie"), Some("a=b"));
+    assert_eq!(header("x-of-client"), Some("1"));
+}
+
+#[tokio::test]
+async fn a_service_without_auth_is_for_everybody_and_checks_its_own_tokens() {
+    let server = serving(json!({"auth": false, "strip_prefix": false})).await;
+    let path = "/proxy/services/main/web/x";
+    let answer = get(&server, path, Some("of-the-service")).await.ok();
+    assert_eq!(answer["uri"], path);
+    let own = json!(["authorization", "Bearer of-the-service"]);
+    assert!(answer["headers"].as_array().unwrap().contains(&own), "{answer}");
+    assert_eq!(get(&server, path, None).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_taken_away_is_gone_at_once_and_comes_back_when_it_is_read() {
+    let server = serving(json!({})).await;
+    let path = "/proxy/services/main/web/";
+    let services = server.state.services.clone();
+    let jobs = change(&server, |job| job.registered = false).await;
+    let id = jobs[0].id;
+    assert!(services.serves(id));
+    // As the engine says after its commit; nothing is read for it.
+    services.unregistered(id);
+    assert_eq!(get(&server, path, Some(ADMIN)).await.status, 404);
+    let no_request_is_under_way = async {
+        while services.serves(id) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), no_request_is_under_way)
+        .await
+        .unwrap();
+    change(&server, |job| job.registered = true).await;
+    services.load().await.unwrap();
+    assert_eq!(get(&server, path, Some(ADMIN)).await.status, 200);
+    assert!(services.serves(id));
+}
+
+#[tokio::test]
+async fn a_replica_that_is_not_reached_is_said_to_be() {
+    let server = Server::new().await;
+    apply(&server, json!({})).await.ok();
+    run(&server).await;
+    let answer = get(&server, "/proxy/services/main/web/", Some(ADMIN)).await;
+    assert_eq!(
+        (answer.status, &answer.body["detail"]),
+        (502.try_into().unwrap(), &json!("Error requesting upstream"))
+    );
+}
+
+/// Behind a proxy that speaks TLS, a URL with the scheme of this server would lead away from it.
+#[tokio::test]
+async fn the_root_of_a_service_is_found_on_the_same_server() {
+    let server = Server::new().await;
+    let request =
+        axum::http::Request::get("/proxy/services/main/web?a=b").header("host", "dstack.example.com");
+    let answer = server
+        .send(request.body(axum::body::Body::empty()).unwrap())
+        .await;
+    assert_eq!(answer.status, 308);
+    assert_eq!(answer.headers["location"], "/proxy/services/main/web/?a=b");
+}
+
+/// What is wrong with a chat is told before it is told that nobody has the model.
+#[tokio::test]
+async fn chats_are_checked_before_their_model_is_looked_for() {
+    let server = Server::new().await;
+    let path = "/proxy/models/main/chat/completions";
+    let hello = json!([{"role": "user", "content": "hello"}]);
+    for (chat, place) in [
+        (json!({"model": "m"}), json!(["body", "messages"])),
+        (json!({"messages": hello}), json!(["body", "model"])),
+        (
+            json!({"model": "m", "messages": [{"role": "user"}]}),
+            json!(["body", "messages", 0, "content"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "n": "many"}),
+            json!(["body", "n"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "stream_options": {}}),
+            json!(["body", "stream_options"]),
+        ),
+        (
+            json!({"model": "m", "messages": hello, "tool_choice": "all"}),
+            json!(["body", "tool_choice"]),
+        ),
+    ] {
+        let answer = server.post(ADMIN, path, chat).await;
+        assert_eq!(
+            (answer.status, &answer.body["detail"][0]["loc"]),
+            (422, &place),
+            "{}",
+            answer.body
+        );
+    }
+    let full = json!({
+        "model": "m", "messages": hello, "stop": ["a"], "temperature": 0.5, "stream": true, "tools": [{}],
+        "tool_choice": {"type": "function"}, "logit_bias": {"1": 2},
+    });
+    assert_eq!(server.post(ADMIN, path, full).await.status, 404);
+    assert_eq!(server.post("stale", path, json!({})).await.status, 403);
+}
+
+#[tokio::test]
+async fn lists_of_models_and_the_metrics_compete_with_other_calls() {
+    use dstack_api::{Endpoint, routes};
+    use dstack_server::overload::Limits;
+    let limits = Limits {
+        reads: 1,
+        plans: 1,
+        ..Limits::default()
+    };
+    let server = TestServer::new().limits(limits).start().await;
+    let paths = [
+        "/proxy/models/main/models",
+        "/metrics",
+    ];
+    let enter = |route| server.state.edge.overload.enter(&route).unwrap();
+    let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
+    for path in paths {
+        let answer = get(&server, path, Some(ADMIN)).await;
+        assert_eq!(answer.status, 429, "{path}");
+        assert_eq!(answer.headers["retry-after"], "1");
+    }
+    drop(places);
+    for path in paths {
+        let answer = get(&server, path, Some(ADMIN)).await;
+        assert_ne!(answer.status, 429, "{path}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Requests that the server passes on to services: to processes and containers of this machine, through updates, kills and restarts.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use dstack_tests::cli::Cli;
+use dstack_tests::http::{Answer, Client};
+use dstack_tests::runs::{Run, SMALL_YAML, TEST_TIMEOUT, attach};
+use dstack_tests::server::{Server, Setup, eventually};
+use dstack_tests::{need, parts};
+use serde_json::Value;
+
+mod python {
+    use dstack_tests::{cli::Cli, need};
+    #[test]
+    fn a_service_answers_at_its_url() {
+        super::a_service_answers_at_its_url(&need!(Cli::python()));
+    }
+}
+
+mod ours {
+    use dstack_tests::{cli::Cli, need};
+    #[test]
+    fn a_service_answers_at_its_url() {
+        super::a_service_answers_at_its_url(&need!(Cli::ours()));
+    }
+}
+
+fn apply(cli: &Cli, service: &str) -> String {
+    cli.write("service.yml", service).unwrap();
+    let ended = cli.run(&["apply", "-f", "service.yml", "-y", "-d"]).unwrap();
+    assert_eq!(ended.code, Some(0), "{}", ended.text);
+    ended.text
+}
+
+/// A request as a browser or curl sends it.
+fn get(url: &str, token: Option<&str>) -> Answer {
+    let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
+    let headers: Vec<_> = token.into_iter().collect();
+    Client::default().send("GET", url, &headers, None).unwrap()
+}
+
+fn url(server: &Server, path: &str) -> String {
+    format!("{}/proxy/services/main/web/{path}", server.url())
+}
+
+/// Waits until the service answers a request with 200.
+fn until_answered(server: &Server, run: &Run<'_>, path: &str) -> Answer {
+    let answered = eventually("the service answers", TEST_TIMEOUT, || {
+        let answer = get(&url(server, path), Some(server.token()));
+        Ok((answer.status == 200).then_some(answer))
+    });
+    answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", run.get().unwrap(), server.output()))
+}
+
+fn added(cli: &Cli, server: &Server) {
+    let added = cli.add_project(server).unwrap();
+    assert_eq!(added.code, Some(0), "{}", added.text);
+}
+
+fn a_service_answers_at_its_url(cli: &Cli) {
+    let mut server = need!(Setup::local()).start().unwrap();
+    added(cli, &server);
+    let service = format!(
+        "type: service\nname: web\nport: 18453\ncommands:\n  - echo of-the-service > page.txt\n  \
+         - exec python3 -m http.server 18453 --bind 127.0.0.1\n{SMALL_YAML}"
+    );
+    apply(cli, &service);
+    let run = attach(&server, "web");
+    let page = until_answered(&server, &run, "page.txt");
+    assert_eq!(page.text(), "of-the-service\n");
+    assert_eq!(get(&url(&server, "none.txt"), Some(server.token())).status, 404);
+    // Nobody else gets in, and nobody learns why.
+    assert_eq!(get(&url(&server, "page.txt"), None).status, 403);
+    assert_eq!(get(&url(&server, "page.txt"), Some("stale")).status, 403);
+
+    // A server that starts again knows where everything is.
+    server.kill().unwrap();
+    server.start().unwrap();
+    let again = get(&url(&server, "page.txt"), Some(server.token()));
+    assert_eq!((again.status, again.text().as_str()), (200, "of-the-service\n"));
+
+    // Without authorization, changed in place.
+    apply(cli, &format!("{service}auth: false\n"));
+    eventually("everybody gets in", TEST_TIMEOUT, || {
+        Ok((get(&url(&server, "page.txt"), None).status == 200).then_some(()))
+    })
+    .unwrap();
+
+    let stopped = cli.run(&["stop", "web", "-y"]).unwrap();
+    assert_eq!(stopped.code, Some(0), "{}", stopped.text);
+    let run = attach(&server, "web");
+    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    let gone = get(&url(&server, "page.txt"), None);
+    assert_eq!(gone.status, 404, "{}", gone.text());
+}
+
+/// Requests without a pause until they are to end: how often each answer came.
+struct Load {
+    ends: &'static AtomicBool,
+    threads: Vec<JoinHandle<BTreeMap<String, usize>>>,
+}
+
+impl Load {
+    fn on(server: &Server, threads: usize) -> Load {
+        let ends: &'static AtomicBool = Box::leak(Box::default());
+        let start = |_| {
+            let (url, token) = (url(server, ""), server.token().to_owned());
+            thread::spawn(move || {
+                let mut answers = BTreeMap::new();
+                while !ends.load(Ordering::Acquire) {
+                    let answer = get(&url, Some(&token));
+                    let text = format!("{} {}", answer.status, answer.text().trim());
+                    *answers.entry(text).or_default() += 1;
+                }
+                answers
+            })
+        };
+        let threads = (0..threads).map(start).collect();
+        Load { ends, threads }
+    }
+
+    fn end(self) -> BTreeMap<String, usize> {
+        self.ends.store(true, Ordering::Release);
+        let mut all = BTreeMap::new();
+        for thread in self.threads {
+            for (answer, times) in thread.join().unwrap() {
+                *all.entry(answer).or_default() += times;
+            }
+        }
+        all
+    }
+}
+
+fn in_containers(image: &str, page: &str) -> String {
+    format!(
+        "type: service\nname: web\nport: 8000\nimage: {image}\nreplicas: 2\nstop_duration: 5s\ncommands:\n  \
+         - mkdir /www && echo {page} > /www/index.html\n  - exec httpd -f -p 127.0.0.1:8000 -h /www\n\
+         probes: [{{type: http, url: /index.html, interval: 1s}}]\n{SMALL_YAML}"
+    )
+}
+
+/// The latest submissions of all replicas.
+fn replicas(run: &Run<'_>) -> Vec<Value> {
+    let run = run.get().unwrap();
+    let jobs = run["jobs"].as_array().unwrap().iter();
+    jobs.map(|job| job["job_submissions"].as_array().unwrap().last().unwrap().clone())
+        .collect()
+}
+
+fn live(run: &Run<'_>, deployment: u64) -> usize {
+    let all = replicas(run);
+    all.iter()
+        .filter(|one| one["status"] == "running" && one["deployment_num"] == deployment)
+        .count()
+}
+
+/// Their containers share nothing with the machine: each is reached through its own SSH server.
+#[test]
+fn no_request_fails_while_replicas_are_replaced_and_killed() {
+    let image = need!(parts::image());
+    let setup = need!(Setup::local()).variable("DSTACK_LOCAL_RUNTIME", "docker");
+    let (server, cli) = (setup.start().unwrap(), need!(Cli::ours()));
+    added(&cli, &server);
+    apply(&cli, &in_containers(&image, "first"));
+    let run = attach(&server, "web");
+    assert_eq!(until_answered(&server, &run, "").text(), "first\n");
+    eventually("both replicas run", TEST_TIMEOUT, || Ok((live(&run, 0) == 2).then_some(()))).unwrap();
+
+    let load = Load::on(&server, 4);
+    apply(&cli, &in_containers(&image, "second"));
+    let updated = eventually("both replicas are replaced", TEST_TIMEOUT, || {
+        let all = replicas(&run);
+        let old = all.iter().filter(|one| one["deployment_num"] == 0 && one["status"] != "terminated");
+        Ok((old.count() == 0 && live(&run, 1) == 2).then_some(()))
+    });
+    let answers = load.end();
+    updated.unwrap_or_else(|error| panic!("{error:#}\n{answers:?}\n{:#}", run.get().unwrap()));
+    let failed: Vec<_> = answers.keys().filter(|answer| !answer.starts_with("200 ")).collect();
+    assert!(failed.is_empty(), "{answers:?}");
+    assert!(answers.contains_key("200 first") && answers.contains_key("200 second"), "{answers:?}");
+
+    // One of two replicas is killed with everything in it.
+    let victim = replicas(&run).into_iter().find(|one| one["status"] == "running").unwrap();
+    let task = format!("label=ai.dstack.shim.task-id={}", victim["id"].as_str().unwrap());
+    let load = Load::on(&server, 4);
+    let listed = Command::new("docker").args(["ps", "-q", "--filter", &task]).output().unwrap();
+    let container = String::from_utf8(listed.stdout).unwrap();
+    assert!(!container.trim().is_empty());
+    let killed = Command::new("docker").args(["kill", container.trim()]).output().unwrap();
+    assert!(killed.status.success(), "{killed:?}");
+    let ended = eventually("the killed replica is over", TEST_TIMEOUT, || {
+        let all = replicas(&run);
+        let it = all.iter().find(|one| one["id"] == victim["id"]);
+        Ok(it.is_none_or(|one| one["status"] != "running").then_some(()))
+    });
+    let answers = load.end();
+    ended.unwrap();
+    let failed: Vec<_> = answers.keys().filter(|answer| !answer.starts_with("200 ")).collect();
+    assert!(failed.is_empty(), "{answers:?}");
+}
