@@ -277,7 +277,7 @@ async fn explained(server: &Server, more: Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn plans_say_what_processes_ignore_and_that_services_are_not_reached() {
+async fn plans_say_what_processes_ignore() {
     let server = Server::new().await;
     let notices = async |more: Value| {
         let mut task = json!({"type": "task", "commands": ["x"], "image": "x"});
