@@ -162,3 +162,167 @@ impl Bucket {
         u64::try_from(leaked).unwrap_or(u64::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn limit(prefix: &str, rps: f64, burst: u64) -> RateLimit {
+        RateLimit {
+            prefix: prefix.to_owned(),
+            key: Key::Address,
+            rps,
+            burst,
+        }
+    }
+
+    fn by_header(prefix: &str) -> RateLimit {
+        RateLimit {
+            key: Key::Header(HeaderName::from_static("x-user")),
+            ..limit(prefix, 1.0, 0)
+        }
+    }
+
+    /// How many of so many requests at once may go on.
+    fn admitted(
+        limits: &mut RateLimits,
+        path: &str,
+        count: usize,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> usize {
+        let admit = |_: &usize| limits.admit(path, address(1), headers, now);
+        (0..count).filter(admit).count()
+    }
+
+    #[test]
+    fn a_burst_may_come_at_once_and_then_as_much_as_leaks_out() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([limit("/", 2.0, 3)]);
+        let mut at = |millis| {
+            admitted(
+                &mut limits,
+                "/a",
+                10,
+                &none,
+                start + Duration::from_millis(millis),
+            )
+        };
+        assert_eq!([at(0), at(499), at(500), at(1000), at(60_000)], [4, 0, 1, 1, 4]);
+    }
+
+    #[test]
+    fn rates_are_exact_to_one_request_in_a_minute() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([limit("/", 1.0 / 60.0, 0)]);
+        let mut at = |seconds| admitted(&mut limits, "/", 10, &none, start + Duration::from_secs(seconds));
+        assert_eq!([at(0), at(59), at(61), at(120), at(122)], [1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn of_several_prefixes_the_longest_counts_alone() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([
+            limit("/v1/", 1.0, 4),
+            limit("/", 1.0, 0),
+            limit("/v1/chat", 1.0, 1),
+        ]);
+        let mut of = |path| admitted(&mut limits, path, 10, &none, start);
+        assert_eq!(
+            [of("/v1/chat/completions"), of("/v1/models"), of("/v2")],
+            [2, 5, 1]
+        );
+        let mut limits = RateLimits::new([limit("/v1/", 1.0, 0)]);
+        assert_eq!(
+            admitted(&mut limits, "/v1", 10, &none, start),
+            10,
+            "no limit fits"
+        );
+    }
+
+    #[test]
+    fn clients_are_told_apart_by_address_or_header_and_without_the_header_there_is_no_limit() {
+        let start = Instant::now();
+        let mut limits = RateLimits::new([limit("/a", 1.0, 0), by_header("/h")]);
+        let user = |name: &'static str| {
+            HeaderMap::from_iter([(HeaderName::from_static("x-user"), HeaderValue::from_static(name))])
+        };
+        let mut ask = |path, last, name| limits.admit(path, address(last), &user(name), start);
+        assert_eq!(
+            [ask("/a", 1, "u"), ask("/a", 2, "u"), ask("/a", 1, "v")],
+            [true, true, false]
+        );
+        assert_eq!(
+            [ask("/h", 1, "u"), ask("/h", 2, "u"), ask("/h", 1, "v")],
+            [true, false, true]
+        );
+        assert_eq!([ask("/h", 1, ""), ask("/h", 1, "")], [true, true]);
+        assert_eq!(admitted(&mut limits, "/h", 10, &HeaderMap::new(), start), 10);
+    }
+
+    #[test]
+    fn clients_whose_buckets_are_empty_are_forgotten_first_and_then_those_that_were_silent_for_longest() {
+        let start = Instant::now();
+        let mut buckets = Buckets::new(1.0, 10, 4);
+        let key = |last| ClientKey::Address(address(last));
+        let at = |millis| start + Duration::from_millis(millis);
+        for last in 0..4 {
+            assert!(buckets.admit(key(last), at(300 * u64::from(last))));
+        }
+        buckets.admit(key(4), at(1100)); // the first one's is empty
+        assert!(!buckets.clients.contains_key(&key(0)));
+        assert_eq!(buckets.clients.len(), 4);
+        buckets.admit(key(5), at(1101));
+        assert!(buckets.clients.contains_key(&key(4)) && !buckets.clients.contains_key(&key(1)));
+        assert!(buckets.clients.len() <= 4);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_go_on_than_the_rate_and_the_burst_allow_and_no_fewer(
+            pauses in prop::collection::vec(0_u64..3000, 1..60),
+            per_minute in 1_u64..600,
+            burst in 0_u64..20,
+        ) {
+            let start = Instant::now();
+            let mut limits = RateLimits::new([limit("/", per_minute as f64 / 60.0, burst)]);
+            let (mut millis, mut admitted, mut level) = (0, 0_u64, None);
+            for pause in pauses {
+                millis += pause;
+                let now = start + Duration::from_millis(millis);
+                let on = limits.admit("/", address(1), &HeaderMap::new(), now);
+                admitted += u64::from(on);
+                // A level that counts the last request as well, in requests: what may come beside the burst is one.
+                let (before, since) = level.unwrap_or((0.0, millis));
+                let leaked = (millis - since) as f64 * per_minute as f64 / 60_000.0;
+                let with_this = f64::max(before - leaked, 0.0) + 1.0;
+                let room = burst as f64 + 1.0 - with_this;
+                prop_assert!(on == (room >= 0.0) || room.abs() < 1e-3, "{room}");
+                if on {
+                    level = Some((with_this, millis));
+                }
+                let most = burst as f64 + 1.001 + millis as f64 * per_minute as f64 / 60_000.0;
+                prop_assert!(admitted as f64 <= most);
+            }
+        }
+
+        #[test]
+        fn the_number_of_clients_that_are_remembered_is_bounded(lasts in prop::collection::vec(any::<u8>(), 1..300)) {
+            let start = Instant::now();
+            let mut buckets = Buckets::new(0.1, 5, 8);
+            for (index, last) in lasts.into_iter().enumerate() {
+                buckets.admit(ClientKey::Address(address(last)), start + Duration::from_millis(index as u64 / 3));
+                prop_assert!(buckets.clients.len() <= 8);
+            }
+        }
+    }
+}
