@@ -93,8 +93,8 @@ impl ModelApi {
     async fn of_a_service(&self, routes: &Routes, call: &Call<'_>) -> Result<Response<ProxyBody>, Failure> {
         let asked = Asked::read(call.endpoint, &call.body)?;
         let services = choice::services(routes, call.project, &asked.model, call.endpoint)?;
-        let mut services = choice::in_order(services, &self.random).into_iter();
-        let mut services = services.by_ref().take(MAX_SERVICES_ASKED).peekable();
+        let services = choice::in_order(services, &self.random).into_iter();
+        let mut services = services.take(MAX_SERVICES_ASKED).peekable();
         while let Some(service) = services.next() {
             let chat = self.tgi_chat(&service, &asked, call).await?;
             let request = match &chat {

@@ -2,15 +2,16 @@
 
 use std::io;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
+use hyper::body::Frame;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use crate::body::{ProxyBody, full};
+use crate::body::{BoxError, ProxyBody, full};
 
 /// An answer with a JSON body.
 pub(super) fn json_response(status: StatusCode, value: &Value) -> Response<ProxyBody> {
@@ -32,12 +33,32 @@ pub(super) async fn read_text(mut body: ProxyBody) -> String {
         let Some(Ok(frame)) = body.frame().await else {
             break;
         };
-        if let Some(data) = frame.data_ref() {
-            text.extend_from_slice(data);
-        }
+        text.extend_from_slice(data_of(&frame));
     }
     text.truncate(MAX_ERROR_BYTES);
     String::from_utf8_lossy(&text).into_owned()
+}
+
+/// A whole body.
+///
+/// # Errors
+/// It breaks off, or is longer than that.
+pub(super) async fn read_whole(mut body: ProxyBody, max_bytes: usize) -> Result<BytesMut, BoxError> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame?;
+        let data = data_of(&frame);
+        if bytes.len() + data.len() > max_bytes {
+            return Err(format!("it has more than {max_bytes} bytes").into());
+        }
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes)
+}
+
+/// The data of a frame; none of trailers.
+pub(super) fn data_of(frame: &Frame<Bytes>) -> &[u8] {
+    frame.data_ref().map(Bytes::as_ref).unwrap_or_default()
 }
 
 /// A value as Python's `json.dumps` writes it, without escaping anything but what must be; on lines of its own with `indent`.

@@ -78,3 +78,11 @@ async fn piece(body: &mut ProxyBody) -> String {
     let frame = body.frame().await.unwrap().unwrap();
     String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
 }
+
+/// Calls are answered in tasks of the server: their futures are sent between threads, and outlive nothing borrowed.
+#[tokio::test]
+async fn calls_are_answered_in_tasks_of_their_own() {
+    let setup = Setup::new([]);
+    let answered = dstack_system::task::spawn("call", async move { setup.chat(CHAT).await.status() });
+    assert_eq!(answered.await.unwrap().unwrap(), 404);
+}

@@ -12,7 +12,7 @@ use dstack_system::task;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Deserialize;
 use serde_json::Value;
@@ -22,7 +22,7 @@ use self::payload::Payload;
 use super::events::EventReader;
 use super::failure::Failure;
 use super::headers::X_ACCEL_BUFFERING;
-use super::json::{json_response, read_text};
+use super::json::{data_of, json_response, read_text, read_whole};
 use super::openai::post;
 use super::template;
 use super::usage::Meter;
@@ -100,8 +100,8 @@ impl Chat {
     }
 
     async fn whole(self, body: ProxyBody, meter: &Meter) -> Result<Response<ProxyBody>, Failure> {
-        let read = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let bytes = read.map_err(|error| broke_off(&error))?.to_bytes();
+        let read = read_whole(body, MAX_ANSWER_BYTES).await;
+        let bytes = read.map_err(|error| broke_off(&error))?;
         let (value, usage) = completion::completion(&self.head, &self.payload.stop, &bytes)?;
         meter.used(usage);
         Ok(json_response(StatusCode::OK, &value))
@@ -170,12 +170,10 @@ impl Events {
     /// Reads one more piece of the model's answer.
     async fn advance(&mut self) -> Result<(), Failure> {
         let events = match self.body.frame().await {
-            Some(Ok(frame)) => {
-                let data = frame.data_ref().map(Bytes::as_ref).unwrap_or_default();
-                self.reader
-                    .push(data)
-                    .map_err(|error| Failure::upstream(error.to_string()))?
-            }
+            Some(Ok(frame)) => self
+                .reader
+                .push(data_of(&frame))
+                .map_err(|error| Failure::upstream(error.to_string()))?,
             Some(Err(error)) => return Err(broke_off(&error)),
             None => {
                 self.is_over = true;

@@ -216,3 +216,13 @@ async fn what_the_template_refuses_is_told() {
     assert_eq!((status, &body["error"]["message"]), (400, &json!(message)));
     assert!(setup.forward.received.lock().is_empty());
 }
+
+#[tokio::test]
+async fn an_answer_without_an_end_is_not_kept() {
+    let setup = one();
+    let long = "x".repeat(17 * 1024 * 1024);
+    setup.forward.answers("run", answer(200, "application/json", long));
+    let (status, body) = json(setup.chat(CHAT).await).await;
+    let message = "The model's answer broke off: it has more than 16777216 bytes";
+    assert_eq!((status, &body["error"]["message"]), (502, &json!(message)));
+}
