@@ -120,6 +120,7 @@ mod tests {
                 "data: one\r\n\r\ndata: two\r\rdata: three\n\n",
                 vec!["one", "two", "three"],
             ),
+            ("data: a\r\ndata: b\r\rdata: c\n\n", vec!["a\nb", "c"]),
             ("data: a\ndata:  b\ndata\ndata:\n\n", vec!["a\n b\n\n"]),
             (
                 ": comment\nevent: x\nid: 1\n\ndata: {\"ü\":1}\n\n\n\n",

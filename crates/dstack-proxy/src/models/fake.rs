@@ -178,3 +178,10 @@ pub(super) fn streamed() -> (Pieces, Response<ProxyBody>) {
     *response.body_mut() = StreamBody::new(frames).boxed_unsync();
     (sender, response)
 }
+
+/// The same answer with a body that never ends.
+pub(super) fn endless(mut response: Response<ProxyBody>) -> Response<ProxyBody> {
+    let frames = stream::repeat_with(|| Ok(Frame::data(Bytes::from_static(b"again and again "))));
+    *response.body_mut() = StreamBody::new(frames).boxed_unsync();
+    response
+}

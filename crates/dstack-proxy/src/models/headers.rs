@@ -49,6 +49,8 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 pub(super) fn for_client(headers: &mut HeaderMap) {
     headers.remove(SET_COOKIE);
     if is_of_type(headers, "text/event-stream") {
+        // An event may be added.
+        headers.remove(CONTENT_LENGTH);
         headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
 }
@@ -96,5 +98,29 @@ mod tests {
             ("x-request-id", "r1"),
         ];
         assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn a_stream_has_no_length_and_is_not_held_back() {
+        for (kind, names) in [
+            (
+                "Text/Event-Stream; charset=utf-8",
+                vec!["content-type", "x-accel-buffering"],
+            ),
+            ("application/json", vec!["content-length", "content-type"]),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [
+                ("content-type", kind),
+                ("content-length", "3"),
+                ("set-cookie", "a=b"),
+            ] {
+                headers.insert(name, value.parse().unwrap());
+            }
+            for_client(&mut headers);
+            let mut kept: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, names);
+        }
     }
 }

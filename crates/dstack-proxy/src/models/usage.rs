@@ -75,17 +75,15 @@ impl Tail {
 
     /// The last usage in it.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
+        // Not part of a text, where its second quote would be escaped.
         const KEY: &[u8] = b"\"usage\"";
         let mut before = self.bytes.as_slice();
         while let Some(at) = before.windows(KEY.len()).rposition(|window| window == KEY) {
-            let value = self.bytes.get(at + KEY.len()..).unwrap_or_default();
-            before = before.get(..at).unwrap_or_default();
-            // Within a text its quotes would be escaped.
-            if before.last() != Some(&b'\\')
-                && let Some(usage) = counts(value)
-            {
-                return Some(usage);
+            let usage = counts(self.bytes.get(at + KEY.len()..).unwrap_or_default());
+            if usage.is_some() {
+                return usage;
             }
+            before = before.get(..at).unwrap_or_default();
         }
         None
     }

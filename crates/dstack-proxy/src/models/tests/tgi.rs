@@ -221,8 +221,39 @@ async fn what_the_template_refuses_is_told() {
 async fn an_answer_without_an_end_is_not_kept() {
     let setup = one();
     let long = "x".repeat(17 * 1024 * 1024);
-    setup.forward.answers("run", answer(200, "application/json", long));
+    setup
+        .forward
+        .answers("run", answer(200, "application/json", long));
     let (status, body) = json(setup.chat(CHAT).await).await;
     let message = "The model's answer broke off: it has more than 16777216 bytes";
     assert_eq!((status, &body["error"]["message"]), (502, &json!(message)));
+}
+
+#[tokio::test]
+async fn tokens_that_are_for_the_model_are_not_sent() {
+    let setup = one();
+    let (pieces, response) = streamed();
+    setup.forward.answers("run", response);
+    let special = "data:{\"token\":{\"id\":3,\"text\":\"<|eot|>\",\"special\":true},\"details\":null}\n\n";
+    pieces
+        .send(Ok([TOKEN, special, LAST].concat().leak()))
+        .await
+        .unwrap();
+    let (_, text) = whole(setup.chat(STREAMED_CHAT).await).await;
+    let events = events(&text);
+    assert_eq!(events.len(), 3, "{text}");
+    assert!(!text.contains("eot"), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_stream_was_cut_off_at_is_sent() {
+    let setup = one();
+    let (pieces, response) = streamed();
+    setup.forward.answers("run", response);
+    let last = "data:{\"token\":{\"id\":3,\"text\":\" the\"},\"details\":{\"finish_reason\":\"length\",\"generated_tokens\":2}}\n\n";
+    pieces.send(Ok([TOKEN, last].concat().leak())).await.unwrap();
+    let (_, text) = whole(setup.chat(STREAMED_CHAT).await).await;
+    let events = events(&text);
+    assert_eq!(events[1]["choices"][0]["delta"]["content"], " the", "{text}");
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "length");
 }
