@@ -3,8 +3,8 @@
 
 use std::io;
 
-use minijinja::value::{Kwargs, StringInput, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State, context};
+use minijinja::value::{Kwargs, StringInput, Value};
+use minijinja::{Environment, Error, ErrorKind, State, context};
 use serde::Serialize;
 
 use super::json::python_json;
@@ -62,7 +62,6 @@ fn environment<'t>(messages: usize) -> Environment<'t> {
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_formatter(python_format);
     environment.set_unknown_method_callback(python_method);
     let messages = u64::try_from(messages).unwrap_or(u64::MAX);
     environment.set_fuel(Some(
@@ -79,16 +78,6 @@ fn environment<'t>(messages: usize) -> Environment<'t> {
 
 fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
-}
-
-/// What is written of a value: as Python has it where that is different.
-fn python_format(output: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
-    match value.kind() {
-        ValueKind::None => Ok(output.write_str("None")?),
-        ValueKind::Bool if value.is_true() => Ok(output.write_str("True")?),
-        ValueKind::Bool => Ok(output.write_str("False")?),
-        _ => minijinja::escape_formatter(output, state, value),
-    }
 }
 
 /// Methods that texts, lists and dicts have in Python.

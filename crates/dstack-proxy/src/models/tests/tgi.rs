@@ -250,10 +250,10 @@ async fn what_a_stream_was_cut_off_at_is_sent() {
     let setup = one();
     let (pieces, response) = streamed();
     setup.forward.answers("run", response);
-    let last = "data:{\"token\":{\"id\":3,\"text\":\" the\"},\"details\":{\"finish_reason\":\"length\",\"generated_tokens\":2}}\n\n";
+    let last = "data:{\"token\":{\"id\":3,\"text\":\" <\"},\"details\":{\"finish_reason\":\"length\",\"generated_tokens\":2}}\n\n";
     pieces.send(Ok([TOKEN, last].concat().leak())).await.unwrap();
     let (_, text) = whole(setup.chat(STREAMED_CHAT).await).await;
     let events = events(&text);
-    assert_eq!(events[1]["choices"][0]["delta"]["content"], " the", "{text}");
+    assert_eq!(events[1]["choices"][0]["delta"]["content"], " <", "{text}");
     assert_eq!(events[2]["choices"][0]["finish_reason"], "length");
 }

@@ -75,6 +75,8 @@ mod tests {
         let mut filter = filter(&["", "stop"]);
         assert_eq!(filter.push("non st"), "non ");
         assert_eq!(filter.finish(), "st");
+        assert_eq!(filter.push("a stop"), "a ");
+        assert_eq!(filter.finish(), "", "an empty one ends nothing");
     }
 
     proptest! {
