@@ -120,8 +120,7 @@ pub fn render_from_stdin() -> io::Result<()> {
     }));
     let rendered = rendered.unwrap_or(Err(TemplateError::TooMuch));
     let mut output = io::stdout().lock();
-    // A line of its own, whatever the program has printed before.
-    writeln!(output, "\n{}", serde_json::to_string(&rendered)?)?;
+    writeln!(output, "{}", serde_json::to_string(&rendered)?)?;
     output.flush()
 }
 
@@ -155,6 +154,7 @@ pub(super) mod tests {
     }
 
     #[test]
+    #[allow(clippy::exit)] // what tests print at their end would come last
     fn makes_a_prompt() {
         if std::env::args().any(|argument| argument == MARK) {
             render_from_stdin().unwrap();
