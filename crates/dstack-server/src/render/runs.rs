@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::profiles::RetryEvent;
 use dstack_model::runs::{
-    Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Run, RunFleet, RunStatus,
+    Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Probe, Run, RunFleet, RunStatus,
     RunTerminationReason, ServiceSpec,
 };
 use dstack_plan::lifecycle::WaitReason;
@@ -165,7 +165,7 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
             .termination_reason()
             .and_then(JobTerminationReason::error)
             .map(str::to_owned),
-        probes: Vec::new(),
+        probes: probes(row),
         image_pull_progress: row.image_pull_progress.as_deref().copied(),
         waiting_for: row.waiting_for().map(ToString::to_string),
         waiting_kind: row
@@ -174,6 +174,17 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
             .map(str::to_owned),
         waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
+}
+
+/// Of a job that runs, or did: before, no probe is asked.
+fn probes(row: &JobRow) -> Vec<Probe> {
+    let Some(states) = &row.probes else {
+        return Vec::new();
+    };
+    let streak = |index| Probe {
+        success_streak: states.of(index).streak,
+    };
+    (0..row.job_spec.probes.len()).map(streak).collect()
 }
 
 fn job_status_message(row: &JobRow) -> String {
