@@ -8,6 +8,9 @@
     clippy::disallowed_methods
 )] // tests
 
+mod draining;
+mod probes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +59,13 @@ fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
 fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
     let mut jobs = jobs(world, run);
     jobs.retain(|job| job.status() == JobStatus::Running);
+    jobs
+}
+
+/// Those that get requests.
+fn registered(world: &World, run: &RunRow) -> Vec<JobRow> {
+    let mut jobs = running(world, run);
+    jobs.retain(|job| job.registered);
     jobs
 }
 
