@@ -204,25 +204,29 @@ impl dstack_engine::Services for Routes {
 
 /// Nobody's requests were cut short: no job was asked to stop while some were under way, before their time was over.
 pub(crate) fn requests_are_finished(world: &World, wrong: &mut Vec<String>) {
-    for job in world.store.tables().jobs.values() {
-        if job.registered && job.status() != JobStatus::Running {
-            wrong.push(format!(
-                "{} is {:?} and gets requests",
-                job.job_name,
-                job.status()
-            ));
+    world.store.read(|tables| {
+        for job in tables.jobs.values() {
+            if job.registered && job.status() != JobStatus::Running {
+                wrong.push(format!(
+                    "{} is {:?} and gets requests",
+                    job.job_name,
+                    job.status()
+                ));
+            }
+            if was_cut_short(world, job) {
+                wrong.push(format!(
+                    "{} was asked to stop while requests were under way",
+                    job.job_name
+                ));
+            }
         }
-        let limit = job.termination_reason().and_then(requests_timeout);
-        let (Some(limit), Some(since), Some(asked)) =
-            (limit, job.ending_since, world.hosts.stopped_at(job.id))
-        else {
-            continue;
-        };
-        if asked < since + limit && world.services.had_requests(job.id, asked) {
-            wrong.push(format!(
-                "{} was asked to stop while requests were under way",
-                job.job_name
-            ));
-        }
-    }
+    });
+}
+
+fn was_cut_short(world: &World, job: &JobRow) -> bool {
+    let limit = job.termination_reason().and_then(requests_timeout);
+    let until = limit.zip(job.ending_since).map(|(limit, since)| since + limit);
+    let asked = world.hosts.stopped_at(job.id);
+    let too_early = asked.zip(until).filter(|(asked, until)| asked < until);
+    too_early.is_some_and(|(asked, _)| world.services.had_requests(job.id, asked))
 }

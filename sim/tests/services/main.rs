@@ -33,6 +33,13 @@ const SERVES: Script = Script {
     alone: false,
 };
 
+/// It prints nothing, so that nothing of it is written.
+const SILENT: Script = Script {
+    lines: 1,
+    pause: Duration::from_secs(24 * 60 * 60),
+    ..SERVES
+};
+
 const CRASHES: Script = Script {
     lines: 1,
     pause: Duration::from_millis(200),
@@ -104,8 +111,12 @@ fn anything(_: &[JobRow]) -> bool {
 }
 
 async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
+    started_with(seed, replicas, SERVES).await
+}
+
+async fn started_with(seed: u64, replicas: i64, script: Script) -> (World, Engine, RunRow) {
     let world = World::new(seed, 8).await.unwrap();
-    world.hosts.script("web", SERVES);
+    world.hosts.script("web", script);
     let engine = world.start().await.unwrap();
     let run = world
         .submit(&engine, "web", &service(replicas, "v1"))

@@ -13,13 +13,6 @@ use super::*;
 const INTERVAL: Duration = Duration::from_secs(10);
 const READY: &str = "Service replica ready to receive requests";
 
-/// It prints nothing, so that nothing of it is written.
-const SILENT: Script = Script {
-    lines: 1,
-    pause: Duration::from_secs(24 * 60 * 60),
-    ..SERVES
-};
-
 fn probe(path: &str, ready_after: i64) -> Value {
     json!({"type": "http", "url": path, "interval": 10, "timeout": 3, "ready_after": ready_after})
 }

@@ -25,7 +25,7 @@ pub struct Standing {
 /// Which of the replicas change, by their place: whether they get requests from now on.
 ///
 /// Those that fail get none as long as another one does well. Where none does, nobody knows which of them answers: whoever gets
-/// requests goes on, and all that were ready get some if nobody does.
+/// requests goes on, and if nobody does, those that were ready get some, first those that have not failed too often.
 pub fn changes(replicas: &[Standing]) -> Vec<(usize, bool)> {
     let any = |wanted: fn(&Standing) -> bool| replicas.iter().any(wanted);
     let which = |wanted: fn(&Standing) -> bool, registered: bool| {
@@ -37,6 +37,9 @@ pub fn changes(replicas: &[Standing]) -> Vec<(usize, bool)> {
     }
     if any(|replica| replica.registered) {
         return Vec::new();
+    }
+    if any(|replica| replica.ready && !replica.failing) {
+        return which(|replica| replica.ready && !replica.failing, true);
     }
     which(|replica| replica.ready, true)
 }
@@ -73,6 +76,16 @@ mod tests {
         assert_eq!(changes(&[FAILS, EJECTED]), [], "never the last");
         assert_eq!(changes(&[FAILS, FAILS]), []);
         assert_eq!(changes(&[EJECTED, NOT_READY, EJECTED]), [(0, true), (2, true)]);
+        let recovers = Standing {
+            registered: false,
+            ..WELL
+        };
+        assert_eq!(changes(&[EJECTED, recovers]), [(1, true)]);
+        assert_eq!(
+            changes(&[WELL, recovers]),
+            [],
+            "once it has succeeded often enough"
+        );
         assert_eq!(changes(&[WELL, NOT_READY]), []);
         assert_eq!(changes(&[NOT_READY]), []);
     }
