@@ -41,7 +41,11 @@ struct State {
     answers: Option<Answers>,
     /// When which probe of which job was asked.
     asked: Vec<(JobId, String, Time)>,
+    /// Probes under way, and the most that ever were.
+    probes: (usize, usize),
     requests: BTreeMap<JobId, Vec<Request>>,
+    /// The jobs that requests go to, as the server knows that started last.
+    routed: BTreeSet<JobId>,
     listeners: Vec<Weak<dyn Idle>>,
 }
 
@@ -97,6 +101,11 @@ impl Services {
         of_job.map(|(_, _, at)| *at).collect()
     }
 
+    /// The most probes that were under way at the same time.
+    pub fn most_probes(&self) -> usize {
+        self.lock().probes.1
+    }
+
     /// A request arrives at a job, and is under way from now on.
     pub fn begin(&self, job: JobId) {
         let request = Request {
@@ -123,6 +132,11 @@ impl Services {
         self.changed.notify_waiters();
     }
 
+    /// The jobs that requests go to, as the server knows that started last.
+    pub fn routed(&self) -> BTreeSet<JobId> {
+        self.lock().routed.clone()
+    }
+
     fn has_requests(&self, job: JobId) -> bool {
         let state = self.lock();
         let mut requests = state.requests.get(&job).into_iter().flatten();
@@ -138,10 +152,11 @@ impl Services {
 
     /// The way through a server that starts now: it reads where requests go.
     pub(crate) fn of_server(&self) -> Routes {
-        let registered = self.store.read(|tables| {
+        let registered: BTreeSet<JobId> = self.store.read(|tables| {
             let jobs = tables.jobs.values().filter(|job| job.registered);
             jobs.map(|job| job.id).collect()
         });
+        self.lock().routed.clone_from(&registered);
         Routes {
             services: self.clone(),
             registered: Mutex::new(registered),
@@ -157,14 +172,40 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<JobId>> {
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change(&self, change: impl FnOnce(&mut BTreeSet<JobId>)) {
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut registered);
+        self.services.lock().routed.clone_from(&registered);
+    }
+
+    fn contains(&self, job: JobId) -> bool {
+        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.contains(&job)
+    }
+}
+
+/// A probe under way.
+struct UnderWay<'a>(&'a Services);
+
+impl<'a> UnderWay<'a> {
+    fn begin(services: &'a Services) -> Self {
+        let mut state = services.lock();
+        let now = state.probes.0 + 1;
+        state.probes = (now, state.probes.1.max(now));
+        Self(services)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.lock().probes.0 -= 1;
     }
 }
 
 #[async_trait]
 impl dstack_engine::Services for Routes {
     async fn probe(&self, job: &JobSnapshot, probe: &ProbeSpec) -> Result<(), String> {
+        let _under_way = UnderWay::begin(&self.services);
         let answers = {
             let mut state = self.services.lock();
             let asked = (job.job.id, probe.url.clone(), self.services.clock.now());
@@ -179,7 +220,7 @@ impl dstack_engine::Services for Routes {
     }
 
     fn unregistered(&self, job: JobId) {
-        self.lock().remove(&job);
+        self.change(|registered| drop(registered.take(&job)));
     }
 
     fn changed(&self, run: RunId) {
@@ -190,11 +231,11 @@ impl dstack_engine::Services for Routes {
                 .filter(|job| job.run_id == run && job.registered);
             jobs.map(|job| job.id).collect()
         });
-        self.lock().extend(registered);
+        self.change(|known| known.extend(registered));
     }
 
     fn serves(&self, job: JobId) -> bool {
-        self.lock().contains(&job) || self.services.has_requests(job)
+        self.contains(job) || self.services.has_requests(job)
     }
 
     fn tell(&self, idle: Weak<dyn Idle>) {

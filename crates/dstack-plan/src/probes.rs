@@ -163,6 +163,11 @@ impl ProbeStates {
             .map(|(index, _)| index)
     }
 
+    /// Their successes in a row, as clients see them.
+    pub fn streaks(&self, specs: &[ProbeSpec]) -> Vec<i64> {
+        (0..specs.len()).map(|index| self.of(index).streak).collect()
+    }
+
     /// What a replica waits for, so that it gets requests, or goes on getting them.
     pub fn awaited(&self, specs: &[ProbeSpec]) -> Option<WaitReason> {
         let (spec, state) = self.unreached(specs).next()?;
@@ -245,6 +250,7 @@ mod tests {
             "the first one only until it is ready"
         );
         assert!(!states.are_reached(&specs));
+        assert_eq!(states.streaks(&specs), [1, 0]);
         for _ in 0..2 {
             states.set(1, states.of(1).after(&specs[1], Ok(())));
         }

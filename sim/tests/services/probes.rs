@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dstack_engine::follow::probes::MAX_PROBES;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::probes::MAX_FAILURES;
 use dstack_sim::Answer;
@@ -199,6 +200,31 @@ async fn who_fails_later_gets_no_requests_until_it_is_well_again_and_never_the_l
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_way_of_requests_is_told_of_each_change() {
+    let (world, engine, run) = probing(312, 2, well).await;
+    let knows = async |replicas: &[i64]| {
+        until_registered(&world, &run, replicas).await;
+        let right = |world: &World| {
+            let jobs = registered(world, &run).into_iter().map(|job| job.id);
+            world.services.routed() == jobs.collect()
+        };
+        world
+            .until("the server knows it", Duration::from_secs(1), right)
+            .await
+            .unwrap();
+    };
+    knows(&[0, 1]).await;
+    fail(&world, &[1]);
+    knows(&[0]).await;
+    fail(&world, &[]);
+    knows(&[0, 1]).await;
+    world.hosts.kill_container(replica(&world, &run, 0).id);
+    knows(&[1]).await;
+    world.stop(&engine, &run, false).await.unwrap();
+    knows(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_the_last_one_ends_those_that_fail_get_requests_again() {
     let (world, _engine, run) = probing(305, 2, well).await;
     until_registered(&world, &run, &[0, 1]).await;
@@ -295,6 +321,26 @@ async fn probes_of_a_job_are_asked_side_by_side_and_those_until_ready_no_longer(
     let asked = world.services.asked(job.id, "/health").len();
     world.pass(10 * MINUTE).await;
     assert_eq!(world.services.asked(job.id, "/health").len(), asked);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_probes_are_under_way_and_each_has_its_turn() {
+    let world = World::new(313, 40).await.unwrap();
+    world.hosts.script("web", SILENT);
+    world.services.answer(|_, _| Answer::Never);
+    let engine = world.start().await.unwrap();
+    let probes: Vec<Value> = (0..10).map(|num| probe(&format!("/{num}"), 1)).collect();
+    let wide = probed(30, "v1", &probes);
+    let run = world.submit(&engine, "web", &wide).await.unwrap();
+    until(&world, &run, |jobs| jobs.len() == 30, anything).await;
+    world.pass(MINUTE).await;
+    assert_eq!(world.services.most_probes(), MAX_PROBES);
+    for job in running(&world, &run) {
+        for num in 0..10 {
+            let asked = world.services.asked(job.id, &format!("/{num}")).len();
+            assert!(asked >= 2, "{num} of {}: {asked} times", job.job_name);
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

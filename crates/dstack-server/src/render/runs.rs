@@ -178,13 +178,10 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
 
 /// Of a job that runs, or did: before, no probe is asked.
 fn probes(row: &JobRow) -> Vec<Probe> {
-    let Some(states) = &row.probes else {
-        return Vec::new();
-    };
-    let streak = |index| Probe {
-        success_streak: states.of(index).streak,
-    };
-    (0..row.job_spec.probes.len()).map(streak).collect()
+    let states = row.probes.as_ref();
+    let streaks = states.map(|states| states.streaks(&row.job_spec.probes));
+    let streaks = streaks.unwrap_or_default().into_iter();
+    streaks.map(|success_streak| Probe { success_streak }).collect()
 }
 
 fn job_status_message(row: &JobRow) -> String {
