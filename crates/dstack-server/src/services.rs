@@ -17,7 +17,7 @@ use dstack_agent_api::http::Connector;
 use dstack_engine::services::Idle;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
-use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
 use dstack_proxy::{Forwarder, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
@@ -69,15 +69,15 @@ struct Reading {
 }
 
 impl ServiceRoutes {
-    /// No routes yet.
-    pub fn new(data: &Data, read_timeout: Duration) -> Self {
+    /// No routes yet; `prompts` makes those of chat templates.
+    pub fn new(data: &Data, read_timeout: Duration, prompts: Renderer) -> Self {
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
         let forwarder = Arc::new(Forwarder::new(random.clone()));
         let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
             database: data.database.clone(),
             read_timeout,
-            models: ModelApi::new(through, Arc::new(NoAccounting), clock, random),
+            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random),
             forwarder,
             ports: OnceLock::new(),
             routes: ArcSwap::default(),

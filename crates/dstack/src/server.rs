@@ -34,6 +34,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::backends;
 use crate::local_machine::Offer;
 use crate::logging;
+use crate::prompts;
 use crate::protected_paths::{Places, protected_paths};
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -111,6 +112,7 @@ fn run(
         credential_files: config.map(|config| config.credential_files()).unwrap_or_default(),
     };
     options.telemetry = telemetry;
+    options.prompts = prompts::renderer();
     options.site = site();
     let policy = options.settings.outbound_policy();
     options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);

@@ -66,8 +66,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
-    let services = ServiceRoutes::new(&data, edge.settings.service_patience(),
-    );
+    let services = ServiceRoutes::new(&data, edge.settings.service_patience(), options.prompts);
     let context = EngineContext {
         identity: None,
         services: services.clone(),
