@@ -36,7 +36,7 @@ impl ServiceRoutes {
     }
 
     /// Reads what changes, until the server stops.
-    pub(crate) fn follow(&self, stop: CancellationToken) {
+    pub fn follow(&self, stop: CancellationToken) {
         let routes = self.clone();
         let stopped = stop.clone();
         task::spawn("read services", async move {
