@@ -203,12 +203,12 @@ async fn servers_that_share_a_database_pass_on_to_the_same_replicas() {
     .await;
     let jobs = change(&first, |job| job.registered = false).await;
     first.state.services.unregistered(jobs[0].id);
+    // It is not asked to stop before the other server has had time to hear.
+    assert!(first.state.services.serves(jobs[0].id));
     until("the other server hears that it is gone", async || {
         answers().await == 404
     })
     .await;
-    // Until it may be asked to stop, the other server has had time to hear.
-    assert!(first.state.services.serves(jobs[0].id));
 }
 
 #[tokio::test]
