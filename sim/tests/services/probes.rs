@@ -330,7 +330,8 @@ async fn only_so_many_probes_are_under_way_and_each_has_its_turn() {
     world.services.answer(|_, _| Answer::Never);
     let engine = world.start().await.unwrap();
     let probes: Vec<Value> = (0..10).map(|num| probe(&format!("/{num}"), 1)).collect();
-    let wide = probed(30, "v1", &probes);
+    let mut wide = probed(30, "v1", &probes);
+    wide["resources"] = json!({"cpu": "0..", "memory": "1GB.."});
     let run = world.submit(&engine, "web", &wide).await.unwrap();
     until(&world, &run, |jobs| jobs.len() == 30, anything).await;
     world.pass(MINUTE).await;
