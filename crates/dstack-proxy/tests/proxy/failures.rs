@@ -215,7 +215,7 @@ async fn killed_under_load(method: &'static str, peers: &[Peer; 2], proxy: &Arc<
     let half = 16 * REQUESTS as u64 / 2;
     soon(async {
         while proxy.by_class().iter().sum::<u64>() < half {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
