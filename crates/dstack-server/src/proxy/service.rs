@@ -64,14 +64,21 @@ async fn admit(
             "Upgrading connections is not supported",
         ));
     }
-    let Some(service) = state.services.routes().service(project, run).map(Arc::clone) else {
-        let detail = format!("Service {project}/{run} not found");
-        return Err(refusal(StatusCode::NOT_FOUND, &detail));
-    };
-    if service.auth {
-        members::check(state, project, headers, peer(&head.extensions)).await?;
+    let service = found(state, project, run)?;
+    if !service.auth {
+        return Ok(service);
     }
-    Ok(service)
+    members::check(state, project, headers, peer(&head.extensions)).await?;
+    // It may have other replicas by now.
+    found(state, project, run)
+}
+
+fn found(state: &AppState, project: &str, run: &str) -> Result<Arc<Service>, Response<Body>> {
+    let service = state.services.routes().service(project, run).map(Arc::clone);
+    service.ok_or_else(|| {
+        let detail = format!("Service {project}/{run} not found");
+        refusal(StatusCode::NOT_FOUND, &detail)
+    })
 }
 
 /// Whether a WebSocket is asked for, by a handshake that is one (RFC 6455, 4.1).

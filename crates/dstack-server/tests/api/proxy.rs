@@ -194,7 +194,7 @@ async fn servers_that_share_a_database_pass_on_to_the_same_replicas() {
     apply(&first, json!({})).await.ok();
     run(&first).await;
     let path = "/proxy/services/main/web/";
-    let answers = async || get(&second, path, Some(ADMIN)).await.status.as_u16();
+    let answers = async || get(&second, path, Some(ADMIN)).await.status;
     let run = first.state.services.routes().all().next().unwrap().run_id;
     first.state.services.changed(run);
     until("the other server hears of the replica", async || {
@@ -259,7 +259,7 @@ async fn chats_are_checked_before_their_model_is_looked_for() {
     let message = json!("Model m not found in project main");
     assert_eq!(
         (
-            unknown.status.as_u16(),
+            unknown.status,
             &unknown.body["detail"],
             &unknown.body["error"]["message"]
         ),
