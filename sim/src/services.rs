@@ -220,7 +220,9 @@ impl dstack_engine::Services for Routes {
     }
 
     fn unregistered(&self, job: JobId) {
-        self.change(|registered| drop(registered.take(&job)));
+        self.change(|registered| {
+            registered.remove(&job);
+        });
     }
 
     fn changed(&self, run: RunId) {
