@@ -43,6 +43,8 @@ pub struct ServiceRoutes(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Of this server, among those that share the database.
+    name: String,
     database: Database,
     /// How long a replica may be silent.
     read_timeout: Duration,
@@ -75,9 +77,10 @@ impl ServiceRoutes {
         let forwarder = Arc::new(Forwarder::new(random.clone()));
         let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
+            name: random.uuid().to_string(),
             database: data.database.clone(),
             read_timeout,
-            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random),
+            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random.clone()),
             forwarder,
             ports: OnceLock::new(),
             routes: ArcSwap::default(),

@@ -308,10 +308,11 @@ async fn start_engine(
     let keyring = DatabaseKeyring::new(database.clone(), jobs.encryption.clone(), Arc::clone(&keys));
     let candidate = context.data.random.uuid().into();
     let installation = database.installation(candidate).await?;
-    let pool = Pool::new(Arc::new(keyring));
+    let keyring = Arc::new(keyring);
+    let pool = Pool::new(Arc::clone(&keyring) as _);
     let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
     let deployer = Deployer::new(pool.clone(), agents);
-    let agents = ConnectedAgents::new(here, pool);
+    let agents = ConnectedAgents::new(here, pool, Pool::new(keyring));
     context.services.reach_through(Arc::new(agents.clone()));
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,

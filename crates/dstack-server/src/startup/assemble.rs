@@ -205,7 +205,8 @@ fn hosts_only(context: &EngineContext) -> ConnectedAgents {
         data.encryption.clone(),
         Arc::clone(&data.keys),
     );
-    ConnectedAgents::new(None, Pool::new(Arc::new(keyring)))
+    let keyring = Arc::new(keyring);
+    ConnectedAgents::new(None, Pool::new(Arc::clone(&keyring) as _), Pool::new(keyring))
 }
 
 /// Rows of runs and fleets are written, and nobody acts on them.
