@@ -290,7 +290,7 @@ async fn models_are_listed_and_called_through_their_service() {
 }
 
 #[tokio::test]
-async fn lists_of_models_and_the_metrics_compete_with_other_calls() {
+async fn who_asks_is_looked_up_as_calls_of_the_api_are() {
     use dstack_api::{Endpoint, routes};
     use dstack_server::overload::Limits;
     let limits = Limits {
@@ -299,7 +299,7 @@ async fn lists_of_models_and_the_metrics_compete_with_other_calls() {
         ..Limits::default()
     };
     let server = TestServer::new().limits(limits).start().await;
-    let paths = ["/proxy/models/main/models", "/metrics"];
+    let paths = ["/proxy/services/main/web/", "/proxy/models/main/models", "/metrics"];
     let enter = |route| server.state.edge.overload.enter(&route).unwrap();
     let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
     for path in paths {
