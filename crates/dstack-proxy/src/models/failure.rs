@@ -54,6 +54,11 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
     }
 
+    /// The request has more bytes than are taken.
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, message)
+    }
+
     /// What a model answered in a form of its own; without a kind, it follows from the status.
     pub(super) fn of_model(status: StatusCode, kind: Option<&str>, message: impl Into<String>) -> Self {
         let default = match status.is_client_error() {

@@ -11,7 +11,13 @@ use super::json::python_json;
 
 /// Why there is no prompt.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
-pub(super) enum TemplateError {
+pub(super) enum PromptError {
+    /// The messages are none.
+    #[error("Input should be a valid list of messages")]
+    NoMessages,
+    /// A message has parts of other kinds.
+    #[error("Models of format tgi take text only: of a message's content, parts of type text")]
+    NotOnlyText,
     /// The template is no template.
     #[error("Failed to compile chat template: {0}")]
     Compile(String),
@@ -28,7 +34,7 @@ pub(super) enum TemplateError {
 }
 
 /// Bytes of a prompt at most.
-pub(super) const MAX_PROMPT_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const MAX_PROMPT_BYTES: usize = 2 * 1024 * 1024;
 const TOO_LONG: &str = "the prompt is too long";
 /// Instructions for what is once in a template, and for each message.
 const FUEL: u64 = 100_000;
@@ -46,10 +52,10 @@ pub(super) fn prompt<M: Serialize>(
     template: &str,
     eos_token: &str,
     messages: &[M],
-) -> Result<String, TemplateError> {
+) -> Result<String, PromptError> {
     let environment = environment(messages.len());
     let compiled = environment.template_from_str(template);
-    let compiled = compiled.map_err(|error| TemplateError::Compile(told(&error)))?;
+    let compiled = compiled.map_err(|error| PromptError::Compile(told(&error)))?;
     let context = context! {
         messages => Value::from_serialize(messages),
         add_generation_prompt => true,
@@ -59,8 +65,8 @@ pub(super) fn prompt<M: Serialize>(
     };
     let mut text = Bounded::default();
     let rendered = compiled.render_captured_to(context, &mut text);
-    rendered.map_err(|error| TemplateError::Render(told(&error)))?;
-    String::from_utf8(text.bytes).map_err(|error| TemplateError::Render(error.to_string()))
+    rendered.map_err(|error| PromptError::Render(told(&error)))?;
+    String::from_utf8(text.bytes).map_err(|error| PromptError::Render(error.to_string()))
 }
 
 /// As that of Hugging Face's `transformers`.

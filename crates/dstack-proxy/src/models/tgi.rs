@@ -15,6 +15,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use self::chunks::{Chunks, StreamError};
 use self::payload::Payload;
@@ -24,7 +25,8 @@ use super::headers::X_ACCEL_BUFFERING;
 use super::json::{data_of, json_response, read_text, read_whole};
 use super::openai::post;
 use super::render::{self, Renderer};
-use super::template::TemplateError;
+use super::request::wrong;
+use super::template::PromptError;
 use super::usage::Meter;
 use crate::body::{BoxError, ProxyBody};
 
@@ -47,6 +49,8 @@ pub(super) struct Chat {
     body: Bytes,
 }
 
+/// Bytes of a call at most: there are no pictures in it.
+const MAX_CALL_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of a whole answer at most.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
@@ -62,16 +66,19 @@ impl Chat {
         eos_token: &str,
         body: &[u8],
     ) -> Result<Self, Failure> {
+        if body.len() > MAX_CALL_BYTES {
+            return Err(Failure::too_large(format!(
+                "Models of format tgi take calls of at most {MAX_CALL_BYTES} bytes"
+            )));
+        }
         let (payload, messages) = Payload::read(body, eos_token)?;
         let chat = render::Chat {
-            template: chat_template.to_owned(),
-            eos_token: eos_token.to_owned(),
+            template: chat_template.into(),
+            eos_token: eos_token.into(),
             messages,
         };
-        let prompt = renderer.prompt(&chat).await.map_err(|error| match error {
-            TemplateError::Program(_) => Failure::upstream(error.to_string()),
-            refused => Failure::bad_request(refused.to_string()),
-        })?;
+        let prompt = renderer.prompt(&chat).await;
+        let prompt = prompt.map_err(|error| no_prompt(&error, messages))?;
         let body = Bytes::from(payload.to_json(&prompt).to_string());
         Ok(Self { head, payload, body })
     }
@@ -211,6 +218,18 @@ impl Events {
         }
         self.is_over |= self.chunks.is_finished();
         Ok(())
+    }
+}
+
+fn no_prompt(error: &PromptError, messages: &RawValue) -> Failure {
+    let text = error.to_string();
+    match error {
+        PromptError::NoMessages => wrong("messages", "list_type", &text, messages),
+        PromptError::Program(_) => Failure::upstream(text),
+        PromptError::NotOnlyText
+        | PromptError::Compile(_)
+        | PromptError::Render(_)
+        | PromptError::TooMuch => Failure::bad_request(text),
     }
 }
 

@@ -218,6 +218,35 @@ async fn what_the_template_refuses_is_told() {
 }
 
 #[tokio::test]
+async fn a_chat_that_is_too_large_is_refused() {
+    let setup = one();
+    let messages = ["{},"; 700_000].concat();
+    let chat = format!(r#"{{"model": "m", "messages": [{messages}{{}}]}}"#);
+    let (status, body) = json(setup.chat(chat.leak()).await).await;
+    let message = "Models of format tgi take calls of at most 2097152 bytes";
+    let expected = json!({"detail": message, "error": {"message": message, "type": "invalid_request_error", "param": null, "code": null}});
+    assert_eq!((status, body), (413, expected));
+    assert!(setup.forward.received.lock().is_empty());
+}
+
+#[tokio::test]
+async fn messages_that_are_none_are_told() {
+    let setup = one();
+    let (status, body) = json(setup.chat(r#"{"model": "m", "messages": [1]}"#).await).await;
+    assert_eq!(
+        (status, &body["detail"]),
+        (
+            422,
+            &json!([{"type": "list_type", "loc": ["body", "messages"], "msg": "Input should be a valid list of messages", "input": [1]}])
+        )
+    );
+    let picture = r#"{"model": "m", "messages": [{"content": [{"type": "image_url"}]}]}"#;
+    let (status, body) = json(setup.chat(picture).await).await;
+    let message = "Models of format tgi take text only: of a message's content, parts of type text";
+    assert_eq!((status, &body["detail"]), (400, &json!(message)));
+}
+
+#[tokio::test]
 async fn an_answer_without_an_end_is_not_kept() {
     let setup = one();
     let long = "x".repeat(17 * 1024 * 1024);

@@ -1,14 +1,11 @@
 //! From OpenAI's request for a chat to what Text Generation Inference is asked.
 
-use minijinja::Value as TemplateValue;
-use minijinja::value::ValueKind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::models::failure::Failure;
-use crate::models::render::Message;
 use crate::models::request::wrong;
 
 /// What is asked for, but for the prompt.
@@ -65,11 +62,11 @@ enum Stop {
 }
 
 impl Payload {
-    /// What a body asks for, and the chat in it.
+    /// What a body asks for, and the messages in it as they came.
     ///
     /// # Errors
-    /// A member is not of its type, or a message has more than text.
-    pub(super) fn read(body: &[u8], eos_token: &str) -> Result<(Self, Vec<Message>), Failure> {
+    /// A member is not of its type.
+    pub(super) fn read<'b>(body: &'b [u8], eos_token: &str) -> Result<(Self, &'b RawValue), Failure> {
         let members: Members<'_> =
             serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?;
         let stream_options: Option<StreamOptions> = object("stream_options", members.stream_options)?;
@@ -84,7 +81,7 @@ impl Payload {
             top_p: number("top_p", members.top_p)?,
             n: integer("n", members.n)?.unwrap_or(1),
         };
-        Ok((payload, messages(members.messages)?))
+        Ok((payload, members.messages.unwrap_or(RawValue::NULL)))
     }
 
     /// The body of the request.
@@ -149,40 +146,6 @@ fn stop(found: Option<&RawValue>, eos_token: &str) -> Result<Vec<String>, Failur
         stop.push(eos_token.to_owned());
     }
     Ok(stop)
-}
-
-fn messages(found: Option<&RawValue>) -> Result<Vec<Message>, Failure> {
-    let message = "Input should be a valid list of messages";
-    let messages: Option<Vec<Message>> = read("messages", "list_type", message, found)?;
-    let messages = messages.unwrap_or_default();
-    messages.into_iter().map(of_text).collect()
-}
-
-/// Parts of a content become one text: templates know no other.
-fn of_text(mut message: Message) -> Result<Message, Failure> {
-    if let Some(content) = message.get_mut("content")
-        && content.kind() == ValueKind::Seq
-    {
-        *content = TemplateValue::from(joined(content)?);
-    }
-    Ok(message)
-}
-
-fn joined(parts: &TemplateValue) -> Result<String, Failure> {
-    let only_text = || {
-        Failure::bad_request(
-            "Models of format tgi take text only: of a message's content, parts of type text",
-        )
-    };
-    let mut joined = String::new();
-    for part in parts.try_iter().map_err(|_| only_text())? {
-        let member = |name| part.get_attr(name).unwrap_or_default();
-        match (member("type").as_str(), member("text").as_str()) {
-            (Some("text"), Some(text)) => joined.push_str(text),
-            _ => return Err(only_text()),
-        }
-    }
-    Ok(joined)
 }
 
 #[cfg(test)]
@@ -258,25 +221,12 @@ mod tests {
         }
     }
 
-    fn messages_of(messages: &str) -> Result<String, Failure> {
-        let body = format!(r#"{{"messages": {messages}}}"#);
-        let (_, messages) = Payload::read(body.as_bytes(), "")?;
-        Ok(serde_json::to_string(&messages).unwrap())
-    }
-
+    /// In memory they would be many times their text.
     #[test]
-    fn messages_keep_their_members_and_parts_become_a_text() {
-        let plain = r#"[{"role":"user","content":"hi","z":[1],"a":{"y":1,"b":null}},{"content":null}]"#;
-        assert_eq!(messages_of(plain).unwrap(), plain);
-        let parts = r#"[{"content":[{"type":"text","text":"a"},{"text":"b","type":"text"}],"role":"user"}]"#;
-        assert_eq!(messages_of(parts).unwrap(), r#"[{"content":"ab","role":"user"}]"#);
-        for refused in [
-            r#"[{"content":[{"type":"image_url","image_url":{"url":"u"}}]}]"#,
-            r#"[{"content":["a"]}]"#,
-            r#"["a"]"#,
-            "{}",
-        ] {
-            messages_of(refused).unwrap_err();
-        }
+    fn messages_are_left_as_they_are() {
+        let body = r#"{"messages": [{} , 1]}"#;
+        let (_, messages) = Payload::read(body.as_bytes(), "").unwrap();
+        assert_eq!(messages.get(), "[{} , 1]");
+        assert!(body.as_bytes().as_ptr_range().contains(&messages.get().as_ptr()));
     }
 }
