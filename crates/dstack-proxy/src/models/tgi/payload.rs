@@ -54,6 +54,13 @@ struct StreamOptions {
     include_usage: bool,
 }
 
+/// Texts in `stop` at most.
+const MAX_STOPS: usize = 16;
+/// Bytes of each of them at most.
+const MAX_STOP_BYTES: usize = 1024;
+/// What is longer cannot be within these limits, and is not read: each byte may be six in JSON, and spaces may stand between.
+const MAX_STOP_JSON_BYTES: usize = 8 * MAX_STOPS * MAX_STOP_BYTES;
+
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Stop {
@@ -135,17 +142,43 @@ fn object<T: DeserializeOwned>(member: &str, found: Option<&RawValue>) -> Result
     read(member, "dict_type", "Input should be a valid dictionary", found)
 }
 
+/// Texts at which an answer is to end, the model's own end last. All that is generated is compared with each of them, so that there
+/// are few, and short ones.
 fn stop(found: Option<&RawValue>, eos_token: &str) -> Result<Vec<String>, Failure> {
+    let mut stop = texts(found)?;
+    stop.retain(|text| !text.is_empty());
+    let is_new = !stop.iter().any(|text| text == eos_token);
+    if is_new && (1..=MAX_STOP_BYTES).contains(&eos_token.len()) {
+        stop.push(eos_token.to_owned());
+    }
+    Ok(stop)
+}
+
+fn texts(found: Option<&RawValue>) -> Result<Vec<String>, Failure> {
+    let Some(found) = found else {
+        return Ok(Vec::new());
+    };
+    let too_long = || {
+        wrong(
+            "stop",
+            "too_long",
+            &format!("Input should be at most {MAX_STOPS} strings of at most {MAX_STOP_BYTES} bytes"),
+            found,
+        )
+    };
+    if found.get().len() > MAX_STOP_JSON_BYTES {
+        return Err(too_long());
+    }
     let message = "Input should be a valid string or list of strings";
-    let mut stop = match read("stop", "list_type", message, found)? {
+    let texts = match read("stop", "list_type", message, Some(found))? {
         None => Vec::new(),
         Some(Stop::One(text)) => vec![text],
         Some(Stop::Many(texts)) => texts,
     };
-    if !stop.iter().any(|text| text == eos_token) {
-        stop.push(eos_token.to_owned());
+    match texts.len() > MAX_STOPS || texts.iter().any(|text| text.len() > MAX_STOP_BYTES) {
+        true => Err(too_long()),
+        false => Ok(texts),
     }
-    Ok(stop)
 }
 
 #[cfg(test)]
@@ -219,6 +252,38 @@ mod tests {
                 assert!(format!("{:?}", refused.unwrap_err()).contains(member), "{body}");
             }
         }
+    }
+
+    fn stop_of(stop: &Value, eos_token: &str) -> Result<Vec<String>, Failure> {
+        let body = json!({"messages": [], "stop": stop}).to_string();
+        let (payload, _) = Payload::read(body.as_bytes(), eos_token)?;
+        Ok(payload.stop)
+    }
+
+    #[test]
+    fn texts_that_end_an_answer_are_few_and_short() {
+        let most = vec!["\0".repeat(MAX_STOP_BYTES); MAX_STOPS];
+        assert_eq!(stop_of(&json!(most), "").unwrap(), most);
+        for refused in [
+            json!(vec!["x"; MAX_STOPS + 1]),
+            json!("x".repeat(MAX_STOP_BYTES + 1)),
+            json!(["x", "x".repeat(MAX_STOP_BYTES + 1)]),
+            json!(vec![""; 100_000]),
+        ] {
+            let refused = format!("{:?}", stop_of(&refused, "</s>").unwrap_err());
+            assert!(
+                refused.contains("422") && refused.contains("at most 16 strings of at most 1024 bytes"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn empty_texts_end_nothing() {
+        assert_eq!(stop_of(&json!(["", "a", ""]), "").unwrap(), ["a"]);
+        assert!(stop_of(&json!(""), "").unwrap().is_empty());
+        let no_token = "x".repeat(MAX_STOP_BYTES + 1);
+        assert!(stop_of(&json!([]), &no_token).unwrap().is_empty());
     }
 
     /// In memory they would be many times their text.
