@@ -140,8 +140,15 @@ impl ModelApi {
             created: self.clock.now().to_jiff().as_second(),
             model: asked.model.clone(),
         };
-        let chat = tgi::Chat::read(&self.renderer, head, chat_template, eos_token, &call.body).await;
-        chat.map(Some)
+        let chat = tgi::Chat::read(
+            &self.renderer,
+            call.project,
+            head,
+            chat_template,
+            eos_token,
+            &call.body,
+        );
+        chat.await.map(Some)
     }
 }
 

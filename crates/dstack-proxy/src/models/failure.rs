@@ -59,6 +59,11 @@ impl Failure {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, message)
     }
 
+    /// So much is asked for that this cannot be done now.
+    pub(super) fn busy(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, message)
+    }
+
     /// What a model answered in a form of its own; without a kind, it follows from the status.
     pub(super) fn of_model(status: StatusCode, kind: Option<&str>, message: impl Into<String>) -> Self {
         let default = match status.is_client_error() {

@@ -2,6 +2,7 @@
 //! process (`{{ ([0] * 1000000000000)|list }}`), so that each prompt is made in one of its own.
 
 mod messages;
+mod places;
 mod process;
 
 use std::borrow::Cow;
@@ -16,14 +17,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
 
 use super::template::{MAX_PROMPT_BYTES, PromptError};
 
+use self::places::{Busy, Places};
+
 pub use self::process::render_from_stdin;
 
-/// Prompts that are made at a time.
-const MAX_PROCESSES: usize = 4;
 /// As long as one may take.
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Each byte of a prompt may be six in JSON.
@@ -35,7 +35,7 @@ pub struct Renderer {
     program: PathBuf,
     arguments: Vec<OsString>,
     max_time: Duration,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 /// What a prompt is made of.
@@ -55,17 +55,21 @@ impl Renderer {
             program: program.into(),
             arguments: arguments.into_iter().collect(),
             max_time: MAX_TIME,
-            places: Arc::new(Semaphore::new(MAX_PROCESSES)),
+            places: Arc::default(),
         }
     }
 
-    /// The prompt of a chat.
+    /// The prompt of a chat in this project.
     ///
     /// # Errors
-    /// The template does not take the chat, or takes more than it may; or the program does not run.
-    pub(super) async fn prompt(&self, chat: &Chat<'_>) -> Result<String, PromptError> {
+    /// The template does not take the chat, or takes more than it may; or there is no place for it, or the program does not run.
+    pub(super) async fn prompt(&self, project: &str, chat: &Chat<'_>) -> Result<String, PromptError> {
+        let _place = self
+            .places
+            .place(project)
+            .await
+            .map_err(|Busy| PromptError::Busy)?;
         let job = serde_json::to_vec(chat).map_err(io::Error::from)?;
-        let _place = self.places.acquire().await.map_err(io::Error::other)?;
         // The process ends with its handle.
         let rendered = tokio::time::timeout(self.max_time, self.rendered(&job)).await;
         rendered.unwrap_or(Err(PromptError::TooMuch))
@@ -106,11 +110,15 @@ impl Renderer {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
+
+    use super::places::Place;
     use super::*;
 
     /// Tells the run of a test that is to be the process of a prompt from others.
     const MARK: &str = "--test-threads=17";
-
+    /// And one that tells what it is in the place of the prompt.
+    const MARK_OF_RANK: &str = "--test-threads=18";
     /// Memory of such a process: little, so that several at a time do not take all there is.
     const MEMORY_BYTES: u64 = 128 * 1024 * 1024;
     /// What takes too much takes too much processor time; how long that takes depends on what else runs.
@@ -118,11 +126,15 @@ pub(super) mod tests {
 
     /// Makes prompts in processes of this very test program.
     pub(in crate::models) fn renderer() -> Renderer {
+        renderer_with(MARK)
+    }
+
+    fn renderer_with(mark: &str) -> Renderer {
         let arguments = [
             "models::render::tests::makes_a_prompt",
             "--exact",
             "--nocapture",
-            MARK,
+            mark,
         ];
         Renderer {
             max_time: PATIENCE,
@@ -130,23 +142,51 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    #[allow(clippy::exit)] // what tests print at their end would come last
-    fn makes_a_prompt() {
-        if std::env::args().any(|argument| argument == MARK) {
-            process::render_within(MEMORY_BYTES).unwrap();
-            std::process::exit(0);
+    impl Renderer {
+        /// The place of a project.
+        pub(in crate::models) async fn occupied(&self, project: &str) -> Place {
+            self.places.place(project).await.unwrap()
         }
     }
 
+    #[test]
+    #[allow(clippy::exit)] // what tests print at their end would come last
+    fn makes_a_prompt() {
+        let Some(mark) = std::env::args().find(|argument| [MARK, MARK_OF_RANK].contains(&argument.as_str()))
+        else {
+            return;
+        };
+        process::render_within(MEMORY_BYTES).unwrap();
+        if mark == MARK_OF_RANK {
+            let priority = rustix::process::getpriority_process(None).unwrap();
+            let victim = fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+            println!("{{\"Ok\": \"{priority} {}\"}}", victim.trim());
+        }
+        std::process::exit(0);
+    }
+
+    #[tokio::test]
+    async fn a_process_of_a_prompt_steps_back_behind_all_others() {
+        let renderer = renderer_with(MARK_OF_RANK);
+        let rank = rendered(&renderer, "{{ eos_token }}").await;
+        assert_eq!(rank.as_deref(), Ok("19 1000"));
+    }
+
     async fn render(template: &str) -> Result<String, String> {
+        rendered(&renderer(), template).await
+    }
+
+    async fn rendered(renderer: &Renderer, template: &str) -> Result<String, String> {
         let chat = Chat {
             template: template.into(),
             eos_token: "</s>".into(),
             messages: serde_json::from_str(r#"[{"role": "user", "content": "é\n", "z": 1, "a": null}]"#)
                 .unwrap(),
         };
-        renderer().prompt(&chat).await.map_err(|error| error.to_string())
+        renderer
+            .prompt("main", &chat)
+            .await
+            .map_err(|error| error.to_string())
     }
 
     #[tokio::test]
@@ -185,9 +225,15 @@ pub(super) mod tests {
             eos_token: "".into(),
             messages: RawValue::NULL,
         };
-        let failed = Renderer::new("/nowhere", []).prompt(&chat).await.unwrap_err();
+        let failed = Renderer::new("/nowhere", [])
+            .prompt("main", &chat)
+            .await
+            .unwrap_err();
         assert!(matches!(failed, PromptError::Program(_)), "{failed}");
-        let failed = Renderer::new("false", []).prompt(&chat).await.unwrap_err();
+        let failed = Renderer::new("false", [])
+            .prompt("main", &chat)
+            .await
+            .unwrap_err();
         assert!(matches!(failed, PromptError::Program(_)), "{failed}");
     }
 }

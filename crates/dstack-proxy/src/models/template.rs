@@ -27,6 +27,9 @@ pub(super) enum PromptError {
     /// It was ended.
     #[error("The chat template takes more memory or time than it may")]
     TooMuch,
+    /// Too many wait already, or have for too long.
+    #[error("Too many prompts of chat templates are being made at the moment; try again later")]
+    Busy,
     /// It was not tried.
     #[error("The server cannot run the program that makes prompts: {0}")]
     #[serde(skip)]
@@ -36,6 +39,8 @@ pub(super) enum PromptError {
 /// Bytes of a prompt at most.
 pub(super) const MAX_PROMPT_BYTES: usize = 2 * 1024 * 1024;
 const TOO_LONG: &str = "the prompt is too long";
+/// Of what a template raises, or of what is wrong with it, at most so many bytes are told.
+const MAX_TOLD_BYTES: usize = 2 * 1024;
 /// Instructions for what is once in a template, and for each message.
 const FUEL: u64 = 100_000;
 const FUEL_OF_MESSAGE: u64 = 5_000;
@@ -137,7 +142,7 @@ fn narrow(width: usize) -> Result<usize, Error> {
     }
 }
 
-/// In a line; what templates raise stands at the end.
+/// In a line, cut to a length that can be told; what templates raise stands at the end.
 fn told(error: &Error) -> String {
     let text = match error.detail() {
         // Nothing else goes wrong with what is kept in memory.
@@ -146,10 +151,19 @@ fn told(error: &Error) -> String {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
+    let text = beginning_of(text);
     match error.line() {
         Some(line) => format!("{text} (line {line})"),
         None => text,
     }
+}
+
+fn beginning_of(mut text: String) -> String {
+    if text.len() > MAX_TOLD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+        text.push('…');
+    }
+    text
 }
 
 /// Takes so much and no more.
@@ -300,6 +314,19 @@ mod tests {
         ] {
             let refused = render(template, CHAT).unwrap_err();
             assert!(refused.contains(expected), "{template}: {refused}");
+        }
+    }
+
+    #[test]
+    fn of_what_is_raised_only_the_beginning_is_told() {
+        for (template, beginning) in [
+            ("{{ raise_exception('é' * 4000000) }}", "éé"),
+            (&*format!("{{% {} %}}", "x".repeat(100_000)), "x"),
+            (&*format!("{{{{ {}() }}}}", "x".repeat(100_000)), "x"),
+        ] {
+            let refused = render(template, CHAT).unwrap_err();
+            assert!(refused.len() < MAX_TOLD_BYTES + 100, "{} bytes", refused.len());
+            assert!(refused.contains(beginning), "{refused}");
         }
     }
 

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::fake::{FakeForward, Ledger};
 use super::render::tests::renderer;
-use super::{Call, Endpoint, ModelApi};
+use super::{Call, Endpoint, ModelApi, Renderer};
 use crate::body::ProxyBody;
 use crate::routes::{Routes, Service};
 
@@ -22,6 +22,7 @@ struct Setup {
     forward: Arc<FakeForward>,
     ledger: Arc<Ledger>,
     routes: Routes,
+    renderer: Renderer,
     api: ModelApi,
 }
 
@@ -29,10 +30,11 @@ impl Setup {
     fn new(services: impl IntoIterator<Item = Service>) -> Self {
         let (forward, ledger) = (Arc::<FakeForward>::default(), Arc::<Ledger>::default());
         let clock = VirtualClock::starting_at(Time::from_millis(1_700_000_000_000));
+        let renderer = renderer();
         let api = ModelApi::new(
             Arc::clone(&forward) as _,
             Arc::clone(&ledger) as _,
-            renderer(),
+            renderer.clone(),
             Arc::new(clock),
             Random::seeded(1),
         );
@@ -40,6 +42,7 @@ impl Setup {
             forward,
             ledger,
             routes: services.into_iter().fold(Routes::default(), Routes::with),
+            renderer,
             api,
         }
     }

@@ -61,6 +61,7 @@ impl Chat {
     /// A member is wrong, or the template does not take the chat.
     pub(super) async fn read(
         renderer: &Renderer,
+        project: &str,
         head: Head,
         chat_template: &str,
         eos_token: &str,
@@ -77,7 +78,7 @@ impl Chat {
             eos_token: eos_token.into(),
             messages,
         };
-        let prompt = renderer.prompt(&chat).await;
+        let prompt = renderer.prompt(project, &chat).await;
         let prompt = prompt.map_err(|error| no_prompt(&error, messages))?;
         let body = Bytes::from(payload.to_json(&prompt).to_string());
         Ok(Self { head, payload, body })
@@ -225,6 +226,7 @@ fn no_prompt(error: &PromptError, messages: &RawValue) -> Failure {
     let text = error.to_string();
     match error {
         PromptError::NoMessages => wrong("messages", "list_type", &text, messages),
+        PromptError::Busy => Failure::busy(text),
         PromptError::Program(_) => Failure::upstream(text),
         PromptError::NotOnlyText
         | PromptError::Compile(_)

@@ -3,7 +3,9 @@
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::write;
+use rustix::process::{Resource, Rlimit, getrlimit, nice, setrlimit};
 
 use super::Chat;
 use super::messages;
@@ -12,6 +14,9 @@ use crate::models::template::{PromptError, prompt};
 /// What a prompt may take.
 const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 const MAX_CPU_SECONDS: u64 = 5;
+/// Of priorities, and for the kernel where memory is short.
+const LEAST_IMPORTANT: i32 = 19;
+const FIRST_TO_END: &[u8] = b"1000";
 
 /// The other side of [`Renderer`](super::Renderer): makes one prompt of what stands in the standard input. The process is bounded
 /// from now on, and does nothing else.
@@ -24,6 +29,7 @@ pub fn render_from_stdin() -> io::Result<()> {
 
 /// With so much memory, in bytes.
 pub(super) fn render_within(memory: u64) -> io::Result<()> {
+    step_back();
     limit(Resource::As, memory)?;
     limit(Resource::Cpu, MAX_CPU_SECONDS)?;
     limit(Resource::Core, 0)?;
@@ -41,6 +47,20 @@ pub(super) fn render_within(memory: u64) -> io::Result<()> {
 fn made_of(chat: &Chat<'_>) -> Result<String, PromptError> {
     let messages = messages::read(chat.messages)?;
     prompt(&chat.template, &chat.eos_token, &messages)
+}
+
+/// Whatever else runs goes first; and where memory is short, this process is the one that ends. One that may not is as important
+/// as others.
+fn step_back() {
+    nice(LEAST_IMPORTANT).ok();
+    let victim = open(
+        "/proc/self/oom_score_adj",
+        OFlags::WRONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    if let Ok(victim) = victim {
+        write(victim, FIRST_TO_END).ok();
+    }
 }
 
 fn limit(resource: Resource, most: u64) -> io::Result<()> {

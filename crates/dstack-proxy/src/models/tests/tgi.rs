@@ -246,6 +246,17 @@ async fn messages_that_are_none_are_told() {
     assert_eq!((status, &body["detail"]), (400, &json!(message)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_prompt_waits_so_long_and_no_longer() {
+    let setup = one();
+    let _place = setup.renderer.occupied("main").await;
+    let (status, body) = json(setup.chat(CHAT).await).await;
+    let message = "Too many prompts of chat templates are being made at the moment; try again later";
+    let expected = json!({"detail": message, "error": {"message": message, "type": "server_error", "param": null, "code": null}});
+    assert_eq!((status, body), (503, expected));
+    assert!(setup.forward.received.lock().is_empty());
+}
+
 #[tokio::test]
 async fn an_answer_without_an_end_is_not_kept() {
     let setup = one();
