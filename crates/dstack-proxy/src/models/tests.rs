@@ -5,7 +5,7 @@ mod tgi;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dstack_system::{Random, VirtualClock};
+use dstack_system::{Locked, Random, VirtualClock};
 use dstack_units::Time;
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
@@ -21,7 +21,7 @@ use crate::routes::{Routes, Service};
 struct Setup {
     forward: Arc<FakeForward>,
     ledger: Arc<Ledger>,
-    routes: Routes,
+    routes: Locked<Arc<Routes>>,
     renderer: Renderer,
     api: ModelApi,
 }
@@ -41,7 +41,7 @@ impl Setup {
         Self {
             forward,
             ledger,
-            routes: services.into_iter().fold(Routes::default(), Routes::with),
+            routes: Locked::new(routes_of(services)),
             renderer,
             api,
         }
@@ -54,12 +54,16 @@ impl Setup {
             headers,
             body: Bytes::from_static(body.as_bytes()),
         };
-        self.api.answer(&self.routes, call).await
+        self.api.answer(&|| Arc::clone(&self.routes.lock()), call).await
     }
 
     async fn chat(&self, body: &'static str) -> Response<ProxyBody> {
         self.ask(Endpoint::ChatCompletions, &HeaderMap::new(), body).await
     }
+}
+
+fn routes_of(services: impl IntoIterator<Item = Service>) -> Arc<Routes> {
+    Arc::new(services.into_iter().fold(Routes::default(), Routes::with))
 }
 
 const CHAT: &str = r#"{"model": "m", "messages": [{"role": "user", "content": "hi"}]}"#;
