@@ -110,7 +110,9 @@ impl Renderer {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::fs;
+    use std::fs::File;
+
+    use rustix::fs::{Mode, OFlags, open};
 
     use super::places::Place;
     use super::*;
@@ -159,7 +161,8 @@ pub(super) mod tests {
         process::render_within(MEMORY_BYTES).unwrap();
         if mark == MARK_OF_RANK {
             let priority = rustix::process::getpriority_process(None).unwrap();
-            let victim = fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+            let victim = open("/proc/self/oom_score_adj", OFlags::RDONLY, Mode::empty()).unwrap();
+            let victim = io::read_to_string(File::from(victim)).unwrap();
             println!("{{\"Ok\": \"{priority} {}\"}}", victim.trim());
         }
         std::process::exit(0);

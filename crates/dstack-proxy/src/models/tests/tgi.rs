@@ -1,5 +1,6 @@
 //! Models behind Text Generation Inference.
 
+use http::HeaderName;
 use serde_json::json;
 
 use super::*;
@@ -197,7 +198,7 @@ async fn errors_say_when_to_ask_again() {
     }
     setup.forward.answers("run", response);
     let response = setup.chat(CHAT).await;
-    let mut names: Vec<&str> = response.headers().keys().map(|name| name.as_str()).collect();
+    let mut names: Vec<&str> = response.headers().keys().map(HeaderName::as_str).collect();
     names.sort_unstable();
     assert_eq!(
         names,
