@@ -39,6 +39,11 @@ pub trait Forward: Send + Sync + std::fmt::Debug {
     async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody>;
 }
 
+/// Extension of an answer of the forwarder itself: no replica has got anything of the request, so that it may be sent to another
+/// service without harm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotReceived;
+
 /// Passes requests on over HTTP/1.1 connections that are used again.
 ///
 /// A replica that fails is left out at once, and the request goes to another one, at most three times, if that can do no harm:
@@ -55,6 +60,8 @@ pub trait Forward: Send + Sync + std::fmt::Debug {
 /// | 504 | the replica is silent for too long |
 ///
 /// An answer that breaks, or whose replica is silent for too long, breaks for the client as well.
+///
+/// A 502 or 503 of its own has [`NotReceived`] among its extensions if that is certain.
 #[derive(Debug)]
 pub struct Forwarder {
     random: Random,
@@ -113,7 +120,10 @@ impl Forwarder {
                 }
             }
         }
-        Err(refused)
+        Err(match tries.may_have_arrived() {
+            true => refused,
+            false => refused.not_received(),
+        })
     }
 }
 
@@ -123,7 +133,7 @@ impl Forward for Forwarder {
         let started = Instant::now();
         let mut outgoing = match Outgoing::new(request) {
             Ok(outgoing) => outgoing,
-            Err(Unclear(status, detail)) => return refusal(status, detail),
+            Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
         };
         let mut record = self.stats.begin(service.run_id, started);
         match self.answered(service, &mut outgoing).await {
@@ -138,10 +148,10 @@ impl Forward for Forwarder {
                 };
                 answer.pass_on(outgoing, service.read_timeout)
             }
-            Err(Refusal(status, detail)) => {
-                record.answered(status);
+            Err(refused) => {
+                record.answered(refused.status);
                 drop(outgoing.body.settle()); // the rest of it is of no use
-                refusal(status, detail)
+                refused.response()
             }
         }
     }
@@ -149,17 +159,46 @@ impl Forward for Forwarder {
 
 /// An answer of the proxy itself.
 #[derive(Debug, Clone, Copy)]
-struct Refusal(StatusCode, &'static str);
+struct Refusal {
+    status: StatusCode,
+    detail: &'static str,
+    not_received: Option<NotReceived>,
+}
 
-const NO_REPLICA: Refusal = Refusal(StatusCode::SERVICE_UNAVAILABLE, "The service has no replicas");
-const FAILED: Refusal = Refusal(StatusCode::BAD_GATEWAY, "Error requesting upstream");
+impl Refusal {
+    const fn of(status: StatusCode, detail: &'static str) -> Self {
+        Self {
+            status,
+            detail,
+            not_received: None,
+        }
+    }
+
+    /// No replica has got the request.
+    fn not_received(mut self) -> Self {
+        let of_replicas = [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE];
+        self.not_received = of_replicas.contains(&self.status).then_some(NotReceived);
+        self
+    }
+
+    fn response(self) -> Response<ProxyBody> {
+        let mut response = refusal(self.status, self.detail);
+        if let Some(marker) = self.not_received {
+            response.extensions_mut().insert(marker);
+        }
+        response
+    }
+}
+
+const NO_REPLICA: Refusal = Refusal::of(StatusCode::SERVICE_UNAVAILABLE, "The service has no replicas");
+const FAILED: Refusal = Refusal::of(StatusCode::BAD_GATEWAY, "Error requesting upstream");
 
 const fn refusal_of(failure: Failure) -> Refusal {
     match failure {
         Failure::Unreachable | Failure::NotSent | Failure::Closed | Failure::Broken => FAILED,
-        Failure::Silent => Refusal(StatusCode::GATEWAY_TIMEOUT, "Timed out requesting upstream"),
-        Failure::ClientSilent => Refusal(StatusCode::REQUEST_TIMEOUT, "Timed out reading the request"),
-        Failure::ClientBroken => Refusal(StatusCode::BAD_REQUEST, "The request has broken off"),
+        Failure::Silent => Refusal::of(StatusCode::GATEWAY_TIMEOUT, "Timed out requesting upstream"),
+        Failure::ClientSilent => Refusal::of(StatusCode::REQUEST_TIMEOUT, "Timed out reading the request"),
+        Failure::ClientBroken => Refusal::of(StatusCode::BAD_REQUEST, "The request has broken off"),
     }
 }
 
@@ -220,8 +259,8 @@ impl Answer {
     /// What came is no answer.
     fn refused(mut self) -> Response<ProxyBody> {
         self.visit.failed();
-        self.record.answered(FAILED.0);
-        refusal(FAILED.0, FAILED.1)
+        self.record.answered(FAILED.status);
+        FAILED.response()
     }
 
     fn upgrade(mut self, client: OnUpgrade, replica: OnUpgrade, silence: Duration) -> Response<ProxyBody> {

@@ -26,6 +26,6 @@ pub mod stats;
 
 pub use body::{BoxError, ProxyBody, refusal};
 pub use client::{Client, Scheme};
-pub use forward::{Forward, Forwarder};
+pub use forward::{Forward, Forwarder, NotReceived};
 pub use replica::Replica;
 pub use routes::{ChatFormat, Model, Paths, Routes, Service};

@@ -32,13 +32,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 
 use self::failure::Failure;
 use self::request::Asked;
 use self::usage::Meter;
 use crate::body::ProxyBody;
-use crate::forward::Forward;
+use crate::forward::{Forward, NotReceived};
 use crate::routes::{ChatFormat, Routes, Service};
 
 pub use self::list::list;
@@ -90,34 +90,51 @@ impl ModelApi {
         }
     }
 
-    /// The answer of one of the services of the model that the call names.
-    pub async fn answer(&self, routes: &Routes, call: Call<'_>) -> Response<ProxyBody> {
+    /// The answer of one of the services of the model that the call names. `routes` gives the present ones: they are taken again
+    /// whenever something has taken time.
+    pub async fn answer(
+        &self,
+        routes: &(dyn Fn() -> Arc<Routes> + Send + Sync),
+        call: Call<'_>,
+    ) -> Response<ProxyBody> {
         let answered = self.of_a_service(routes, &call).await;
         answered.unwrap_or_else(Failure::into_response)
     }
 
-    async fn of_a_service(&self, routes: &Routes, call: &Call<'_>) -> Result<Response<ProxyBody>, Failure> {
+    async fn of_a_service(
+        &self,
+        routes: &(dyn Fn() -> Arc<Routes> + Send + Sync),
+        call: &Call<'_>,
+    ) -> Result<Response<ProxyBody>, Failure> {
         let asked = Asked::read(call.endpoint, &call.body)?;
-        let services = choice::services(routes, call.project, &asked.model, call.endpoint)?;
-        let services = choice::in_order(services, &self.random).into_iter();
-        let mut services = services.take(MAX_SERVICES_ASKED).peekable();
-        while let Some(service) = services.next() {
+        let services = choice::services(&routes(), call.project, &asked.model, call.endpoint)?;
+        let services = choice::in_order(services, &self.random);
+        let mut refused = None;
+        for service in services.into_iter().take(MAX_SERVICES_ASKED) {
             let chat = self.tgi_chat(&service, &asked, call).await?;
+            let Some(service) = choice::present(&routes(), &service) else {
+                continue;
+            };
             let request = match &chat {
                 Some(chat) => Ok(chat.request(call.headers)),
                 None => openai::request(&service, call),
             }?;
             let response = self.forward.forward(&service, request).await;
-            if is_away(response.status()) && services.peek().is_some() {
-                continue;
-            }
-            let meter = Meter::new(service, Arc::clone(&self.accounting));
-            return match chat {
-                Some(chat) => chat.answer(response, meter).await,
-                None => Ok(openai::answer(response, meter).await),
+            let is_received = response.extensions().get::<NotReceived>().is_none();
+            let reply = Reply {
+                chat,
+                response,
+                meter: Meter::new(service, Arc::clone(&self.accounting)),
             };
+            if is_received {
+                return reply.answer().await;
+            }
+            refused = Some(reply);
         }
-        Err(Failure::no_replica(call.project, &asked.model))
+        match refused {
+            Some(reply) => reply.answer().await,
+            None => Err(Failure::no_replica(call.project, &asked.model)),
+        }
     }
 
     /// The chat as a model behind Text Generation Inference is asked for it; none where the model's API is OpenAI's.
@@ -140,12 +157,32 @@ impl ModelApi {
             created: self.clock.now().to_jiff().as_second(),
             model: asked.model.clone(),
         };
-        let chat = tgi::Chat::read(&self.renderer, head, chat_template, eos_token, &call.body).await;
-        chat.map(Some)
+        let chat = tgi::Chat::read(
+            &self.renderer,
+            call.project,
+            head,
+            chat_template,
+            eos_token,
+            &call.body,
+        );
+        chat.await.map(Some)
     }
 }
 
-/// Whether another service may answer in the place of the one that said so.
-fn is_away(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE)
+/// What came of a request.
+struct Reply {
+    /// What was asked, unless the model's API is OpenAI's.
+    chat: Option<tgi::Chat>,
+    response: Response<ProxyBody>,
+    meter: Meter,
+}
+
+impl Reply {
+    /// What the client gets.
+    async fn answer(self) -> Result<Response<ProxyBody>, Failure> {
+        match self.chat {
+            Some(chat) => chat.answer(self.response, self.meter).await,
+            None => Ok(openai::answer(self.response, self.meter).await),
+        }
+    }
 }

@@ -42,6 +42,13 @@ pub(crate) enum Failure {
     ClientBroken,
 }
 
+impl Failure {
+    /// The replica has certainly not got the request.
+    pub(crate) const fn is_not_received(self) -> bool {
+        matches!(self, Self::Unreachable | Self::NotSent)
+    }
+}
+
 /// The head of an answer, and the connection that it comes over.
 pub(crate) type Answered = (Response<Incoming>, Sender);
 

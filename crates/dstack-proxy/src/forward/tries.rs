@@ -18,6 +18,7 @@ pub(crate) struct Tries {
     failed: Vec<usize>,
     /// The replica whose used connection was closed: another one may do.
     closed: Option<usize>,
+    may_have_arrived: bool,
 }
 
 /// What is to be tried.
@@ -57,9 +58,15 @@ impl Tries {
         self.failed.push(place);
     }
 
+    /// A replica may have got the request.
+    pub(crate) const fn may_have_arrived(&self) -> bool {
+        self.may_have_arrived
+    }
+
     /// This replica has not answered.
     pub(crate) fn note(&mut self, place: usize, failure: Failure) {
         self.made += 1;
+        self.may_have_arrived |= !failure.is_not_received();
         if let (Failure::NotSent | Failure::Closed, None) = (failure, self.closed) {
             self.closed = Some(place);
         } else {

@@ -54,6 +54,14 @@ pub(super) fn in_order(mut services: Vec<Arc<Service>>, random: &Random) -> Vec<
     ordered
 }
 
+/// The service as it is now; none if it has gone, has no replica any more, or has another model.
+pub(super) fn present(routes: &Routes, service: &Service) -> Option<Arc<Service>> {
+    let mut present = routes.of_project(&service.project);
+    let found = present.find(|found| found.run_id == service.run_id)?;
+    let is_same = found.model == service.model && !found.replicas.is_empty();
+    is_same.then(|| Arc::clone(found))
+}
+
 fn draw(services: &[Arc<Service>], random: &Random) -> usize {
     let weight = |service: &Arc<Service>| u64::try_from(service.replicas.len()).unwrap_or(u64::MAX);
     let mut left = random.below(services.iter().map(weight).sum());

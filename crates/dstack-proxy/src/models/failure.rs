@@ -1,7 +1,8 @@
 //! What is answered instead of a model's answer: `detail`, as everywhere at the proxy, and `error`, as clients of OpenAI read it.
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::json::json_response;
@@ -22,6 +23,7 @@ pub(super) struct Failure {
     /// The member of the request that is wrong.
     param: Option<String>,
     form: Form,
+    headers: Box<HeaderMap>,
 }
 
 /// What a failure looks like.
@@ -41,6 +43,7 @@ impl Failure {
             message: message.into(),
             param: None,
             form: Form::Both,
+            headers: Box::default(),
         }
     }
 
@@ -52,6 +55,17 @@ impl Failure {
     /// The request cannot be carried out as it is.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
+    }
+
+    /// The request has more bytes than are taken.
+    pub(super) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID_REQUEST, message)
+    }
+
+    /// So much is asked for that this cannot be done now.
+    pub(super) fn busy(message: impl Into<String>) -> Self {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]);
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER_ERROR, message).with_headers(headers)
     }
 
     /// What a model answered in a form of its own; without a kind, it follows from the status.
@@ -96,6 +110,12 @@ impl Failure {
         }
     }
 
+    /// With these headers besides those of its body.
+    pub(super) fn with_headers(mut self, headers: HeaderMap) -> Self {
+        *self.headers = headers;
+        self
+    }
+
     fn error(&self) -> Value {
         json!({"message": self.message, "type": self.kind, "param": self.param, "code": null})
     }
@@ -106,7 +126,9 @@ impl Failure {
             Form::Both => Value::String(self.message.clone()),
             Form::Problems(problems) => problems.clone(),
         };
-        json_response(self.status, &json!({"detail": detail, "error": self.error()}))
+        let mut response = json_response(self.status, &json!({"detail": detail, "error": self.error()}));
+        response.headers_mut().extend(*self.headers);
+        response
     }
 
     /// At the end of a stream of events: a comment, which is where clients of dstack 0.22.5 look, and an event as OpenAI

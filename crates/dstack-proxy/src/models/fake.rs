@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::usage::{Accounting, TokenUsage};
 use crate::body::{BoxError, ProxyBody, full, refusal};
-use crate::forward::Forward;
+use crate::forward::{Forward, NotReceived};
 use crate::replica::Replica;
 use crate::routes::{ChatFormat, Model, Paths, Service};
 
@@ -92,13 +92,14 @@ pub(super) fn with_model(run: &str, model: &str, count: u128, format: ChatFormat
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) run: String,
+    pub(super) replicas: usize,
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
-/// Answers what it was told to, by run; 503 otherwise.
+/// Answers what it was told to, by run; otherwise that nobody has received the request.
 #[derive(Debug, Default)]
 pub(super) struct FakeForward {
     answers: Locked<HashMap<String, VecDeque<Response<ProxyBody>>>>,
@@ -122,6 +123,7 @@ impl Forward for FakeForward {
         let body = body.collect().await.unwrap().to_bytes();
         self.received.lock().push(Received {
             run: service.run.clone(),
+            replicas: service.replicas.len(),
             method: head.method,
             path: head.uri.to_string(),
             headers: head.headers,
@@ -132,8 +134,14 @@ impl Forward for FakeForward {
             .lock()
             .get_mut(&service.run)
             .and_then(VecDeque::pop_front);
-        next.unwrap_or_else(|| refusal(StatusCode::SERVICE_UNAVAILABLE, "no replica"))
+        next.unwrap_or_else(not_received)
     }
+}
+
+fn not_received() -> Response<ProxyBody> {
+    let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, "no replica");
+    response.extensions_mut().insert(NotReceived);
+    response
 }
 
 /// Remembers what was used.

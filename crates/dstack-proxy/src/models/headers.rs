@@ -2,7 +2,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
-    PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHORIZATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -53,6 +53,27 @@ pub(super) fn for_client(headers: &mut HeaderMap) {
         headers.remove(CONTENT_LENGTH);
         headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
+}
+
+/// Of an error, what says when to ask again, and what it may be looked up by.
+const OF_ERROR: [HeaderName; 4] = [
+    RETRY_AFTER,
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("x-should-retry"),
+    HeaderName::from_static("x-request-id"),
+];
+/// How headers begin that say how much may be asked for.
+const X_RATELIMIT: &str = "x-ratelimit-";
+
+/// The headers of an error whose body is another one for the client.
+pub(super) fn of_error(mut headers: HeaderMap) -> HeaderMap {
+    let names: Vec<HeaderName> = headers.keys().cloned().collect();
+    for name in names {
+        if !(OF_ERROR.contains(&name) || name.as_str().starts_with(X_RATELIMIT)) {
+            headers.remove(name);
+        }
+    }
+    headers
 }
 
 /// Whether a body is of this type, whatever its parameters.

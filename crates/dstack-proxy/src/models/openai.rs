@@ -65,12 +65,17 @@ fn is_error(head: &Parts) -> bool {
 /// An error whose type does not say JSON. Some are JSON all the same.
 async fn in_json(head: Parts, body: ProxyBody) -> Response<ProxyBody> {
     let text = read_text(body).await;
+    let headers = headers::of_error(head.headers);
     if let Ok(error) = serde_json::from_str::<Map<String, Value>>(&text) {
-        return json_response(head.status, &Value::Object(error));
+        let mut response = json_response(head.status, &Value::Object(error));
+        response.headers_mut().extend(headers);
+        return response;
     }
     let message = match text.trim() {
         "" => format!("The model answered {}", head.status),
         text => text.to_owned(),
     };
-    Failure::of_model(head.status, None, message).into_response()
+    Failure::of_model(head.status, None, message)
+        .with_headers(headers)
+        .into_response()
 }

@@ -1,32 +1,30 @@
 //! Where chat templates are rendered. They are programs of users: what one takes of memory and time cannot be bounded within a
 //! process (`{{ ([0] * 1000000000000)|list }}`), so that each prompt is made in one of its own.
 
+mod messages;
+mod places;
+mod process;
+
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indexmap::IndexMap;
-use minijinja::Value;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-use tokio::sync::Semaphore;
 
-use super::template::{MAX_PROMPT_BYTES, TemplateError, prompt};
+use super::template::{MAX_PROMPT_BYTES, PromptError};
 
-/// A message as templates see it, with all of its members in their order.
-pub(super) type Message = IndexMap<String, Value>;
+use self::places::{Busy, Places};
 
-/// Prompts that are made at a time.
-const MAX_PROCESSES: usize = 4;
-/// What a prompt may take.
-const MAX_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
-const MAX_CPU_SECONDS: u64 = 5;
+pub use self::process::render_from_stdin;
+
+/// As long as one may take.
 const MAX_TIME: Duration = Duration::from_secs(10);
 /// Each byte of a prompt may be six in JSON.
 const MAX_OUTPUT_BYTES: u64 = 6 * MAX_PROMPT_BYTES as u64 + 1024;
@@ -36,15 +34,18 @@ const MAX_OUTPUT_BYTES: u64 = 6 * MAX_PROMPT_BYTES as u64 + 1024;
 pub struct Renderer {
     program: PathBuf,
     arguments: Vec<OsString>,
-    places: Arc<Semaphore>,
+    max_time: Duration,
+    places: Arc<Places>,
 }
 
 /// What a prompt is made of.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Chat {
-    pub(super) template: String,
-    pub(super) eos_token: String,
-    pub(super) messages: Vec<Message>,
+pub(super) struct Chat<'c> {
+    pub(super) template: Cow<'c, str>,
+    pub(super) eos_token: Cow<'c, str>,
+    /// As they came.
+    #[serde(borrow)]
+    pub(super) messages: &'c RawValue,
 }
 
 impl Renderer {
@@ -53,23 +54,28 @@ impl Renderer {
         Self {
             program: program.into(),
             arguments: arguments.into_iter().collect(),
-            places: Arc::new(Semaphore::new(MAX_PROCESSES)),
+            max_time: MAX_TIME,
+            places: Arc::default(),
         }
     }
 
-    /// The prompt of a chat.
+    /// The prompt of a chat in this project.
     ///
     /// # Errors
-    /// The template does not take the chat, or takes more than it may; or the program does not run.
-    pub(super) async fn prompt(&self, chat: &Chat) -> Result<String, TemplateError> {
+    /// The template does not take the chat, or takes more than it may; or there is no place for it, or the program does not run.
+    pub(super) async fn prompt(&self, project: &str, chat: &Chat<'_>) -> Result<String, PromptError> {
+        let _place = self
+            .places
+            .place(project)
+            .await
+            .map_err(|Busy| PromptError::Busy)?;
         let job = serde_json::to_vec(chat).map_err(io::Error::from)?;
-        let _place = self.places.acquire().await.map_err(io::Error::other)?;
         // The process ends with its handle.
-        let rendered = tokio::time::timeout(MAX_TIME, self.rendered(&job)).await;
-        rendered.unwrap_or(Err(TemplateError::TooMuch))
+        let rendered = tokio::time::timeout(self.max_time, self.rendered(&job)).await;
+        rendered.unwrap_or(Err(PromptError::TooMuch))
     }
 
-    async fn rendered(&self, job: &[u8]) -> Result<String, TemplateError> {
+    async fn rendered(&self, job: &[u8]) -> Result<String, PromptError> {
         let mut child = self.start()?;
         // One that has ended already says more than that it does not listen.
         if let Some(mut stdin) = child.stdin.take() {
@@ -86,8 +92,8 @@ impl Renderer {
         let status = child.wait().await?;
         // A signal: of the kernel's, or its own because there is no memory.
         Err(match status.code() {
-            None => TemplateError::TooMuch,
-            Some(_) => TemplateError::Program(io::Error::other(status.to_string())),
+            None => PromptError::TooMuch,
+            Some(_) => PromptError::Program(io::Error::other(status.to_string())),
         })
     }
 
@@ -102,74 +108,88 @@ impl Renderer {
     }
 }
 
-/// The other side of [`Renderer`]: makes one prompt of what stands in the standard input. The process is bounded from now on, and does
-/// nothing else.
-///
-/// # Errors
-/// The input is not of a [`Renderer`], or nobody reads the output.
-pub fn render_from_stdin() -> io::Result<()> {
-    limit(Resource::As, MAX_MEMORY_BYTES)?;
-    limit(Resource::Cpu, MAX_CPU_SECONDS)?;
-    limit(Resource::Core, 0)?;
-    let mut job = Vec::new();
-    io::stdin().lock().read_to_end(&mut job)?;
-    let chat: Chat = serde_json::from_slice(&job)?;
-    // Some of what is too much is a panic.
-    let rendered = catch_unwind(AssertUnwindSafe(|| {
-        prompt(&chat.template, &chat.eos_token, &chat.messages)
-    }));
-    let rendered = rendered.unwrap_or(Err(TemplateError::TooMuch));
-    let mut output = io::stdout().lock();
-    writeln!(output, "{}", serde_json::to_string(&rendered)?)?;
-    output.flush()
-}
-
-fn limit(resource: Resource, most: u64) -> io::Result<()> {
-    let most = getrlimit(resource)
-        .maximum
-        .map_or(most, |maximum| maximum.min(most));
-    let limit = Rlimit {
-        current: Some(most),
-        maximum: Some(most),
-    };
-    Ok(setrlimit(resource, limit)?)
-}
-
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{Mode, OFlags, open};
+
+    use super::places::Place;
     use super::*;
 
     /// Tells the run of a test that is to be the process of a prompt from others.
     const MARK: &str = "--test-threads=17";
+    /// And one that tells what it is in the place of the prompt.
+    const MARK_OF_RANK: &str = "--test-threads=18";
+    /// Memory of such a process: little, so that several at a time do not take all there is.
+    const MEMORY_BYTES: u64 = 128 * 1024 * 1024;
+    /// What takes too much takes too much processor time; how long that takes depends on what else runs.
+    const PATIENCE: Duration = Duration::from_secs(120);
 
     /// Makes prompts in processes of this very test program.
     pub(in crate::models) fn renderer() -> Renderer {
+        renderer_with(MARK)
+    }
+
+    fn renderer_with(mark: &str) -> Renderer {
         let arguments = [
             "models::render::tests::makes_a_prompt",
             "--exact",
             "--nocapture",
-            MARK,
+            mark,
         ];
-        Renderer::new(std::env::current_exe().unwrap(), arguments.map(OsString::from))
+        Renderer {
+            max_time: PATIENCE,
+            ..Renderer::new(std::env::current_exe().unwrap(), arguments.map(OsString::from))
+        }
+    }
+
+    impl Renderer {
+        /// The place of a project.
+        pub(in crate::models) async fn occupied(&self, project: &str) -> Place {
+            self.places.place(project).await.unwrap()
+        }
     }
 
     #[test]
     #[allow(clippy::exit)] // what tests print at their end would come last
     fn makes_a_prompt() {
-        if std::env::args().any(|argument| argument == MARK) {
-            render_from_stdin().unwrap();
-            std::process::exit(0);
+        let Some(mark) = std::env::args().find(|argument| [MARK, MARK_OF_RANK].contains(&argument.as_str()))
+        else {
+            return;
+        };
+        process::render_within(MEMORY_BYTES).unwrap();
+        if mark == MARK_OF_RANK {
+            let priority = rustix::process::getpriority_process(None).unwrap();
+            let victim = open("/proc/self/oom_score_adj", OFlags::RDONLY, Mode::empty()).unwrap();
+            let victim = io::read_to_string(File::from(victim)).unwrap();
+            println!("{{\"Ok\": \"{priority} {}\"}}", victim.trim());
         }
+        std::process::exit(0);
+    }
+
+    #[tokio::test]
+    async fn a_process_of_a_prompt_steps_back_behind_all_others() {
+        let renderer = renderer_with(MARK_OF_RANK);
+        let rank = rendered(&renderer, "{{ eos_token }}").await;
+        assert_eq!(rank.as_deref(), Ok("19 1000"));
     }
 
     async fn render(template: &str) -> Result<String, String> {
+        rendered(&renderer(), template).await
+    }
+
+    async fn rendered(renderer: &Renderer, template: &str) -> Result<String, String> {
         let chat = Chat {
-            template: template.to_owned(),
-            eos_token: "</s>".to_owned(),
+            template: template.into(),
+            eos_token: "</s>".into(),
             messages: serde_json::from_str(r#"[{"role": "user", "content": "é\n", "z": 1, "a": null}]"#)
                 .unwrap(),
         };
-        renderer().prompt(&chat).await.map_err(|error| error.to_string())
+        renderer
+            .prompt("main", &chat)
+            .await
+            .map_err(|error| error.to_string())
     }
 
     #[tokio::test]
@@ -204,13 +224,19 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_program_that_is_not_there_is_no_fault_of_the_template() {
         let chat = Chat {
-            template: String::new(),
-            eos_token: String::new(),
-            messages: Vec::new(),
+            template: "".into(),
+            eos_token: "".into(),
+            messages: RawValue::NULL,
         };
-        let failed = Renderer::new("/nowhere", []).prompt(&chat).await.unwrap_err();
-        assert!(matches!(failed, TemplateError::Program(_)), "{failed}");
-        let failed = Renderer::new("false", []).prompt(&chat).await.unwrap_err();
-        assert!(matches!(failed, TemplateError::Program(_)), "{failed}");
+        let failed = Renderer::new("/nowhere", [])
+            .prompt("main", &chat)
+            .await
+            .unwrap_err();
+        assert!(matches!(failed, PromptError::Program(_)), "{failed}");
+        let failed = Renderer::new("false", [])
+            .prompt("main", &chat)
+            .await
+            .unwrap_err();
+        assert!(matches!(failed, PromptError::Program(_)), "{failed}");
     }
 }

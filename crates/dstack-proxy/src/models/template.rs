@@ -11,7 +11,13 @@ use super::json::python_json;
 
 /// Why there is no prompt.
 #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
-pub(super) enum TemplateError {
+pub(super) enum PromptError {
+    /// The messages are none.
+    #[error("Input should be a valid list of messages")]
+    NoMessages,
+    /// A message has parts of other kinds.
+    #[error("Models of format tgi take text only: of a message's content, parts of type text")]
+    NotOnlyText,
     /// The template is no template.
     #[error("Failed to compile chat template: {0}")]
     Compile(String),
@@ -21,6 +27,9 @@ pub(super) enum TemplateError {
     /// It was ended.
     #[error("The chat template takes more memory or time than it may")]
     TooMuch,
+    /// Too many wait already, or have for too long.
+    #[error("Too many prompts of chat templates are being made at the moment; try again later")]
+    Busy,
     /// It was not tried.
     #[error("The server cannot run the program that makes prompts: {0}")]
     #[serde(skip)]
@@ -28,8 +37,10 @@ pub(super) enum TemplateError {
 }
 
 /// Bytes of a prompt at most.
-pub(super) const MAX_PROMPT_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const MAX_PROMPT_BYTES: usize = 2 * 1024 * 1024;
 const TOO_LONG: &str = "the prompt is too long";
+/// Of what a template raises, or of what is wrong with it, at most so many bytes are told.
+const MAX_TOLD_BYTES: usize = 2 * 1024;
 /// Instructions for what is once in a template, and for each message.
 const FUEL: u64 = 100_000;
 const FUEL_OF_MESSAGE: u64 = 5_000;
@@ -46,10 +57,10 @@ pub(super) fn prompt<M: Serialize>(
     template: &str,
     eos_token: &str,
     messages: &[M],
-) -> Result<String, TemplateError> {
+) -> Result<String, PromptError> {
     let environment = environment(messages.len());
     let compiled = environment.template_from_str(template);
-    let compiled = compiled.map_err(|error| TemplateError::Compile(told(&error)))?;
+    let compiled = compiled.map_err(|error| PromptError::Compile(told(&error)))?;
     let context = context! {
         messages => Value::from_serialize(messages),
         add_generation_prompt => true,
@@ -59,8 +70,8 @@ pub(super) fn prompt<M: Serialize>(
     };
     let mut text = Bounded::default();
     let rendered = compiled.render_captured_to(context, &mut text);
-    rendered.map_err(|error| TemplateError::Render(told(&error)))?;
-    String::from_utf8(text.bytes).map_err(|error| TemplateError::Render(error.to_string()))
+    rendered.map_err(|error| PromptError::Render(told(&error)))?;
+    String::from_utf8(text.bytes).map_err(|error| PromptError::Render(error.to_string()))
 }
 
 /// As that of Hugging Face's `transformers`.
@@ -131,7 +142,7 @@ fn narrow(width: usize) -> Result<usize, Error> {
     }
 }
 
-/// In a line; what templates raise stands at the end.
+/// In a line, cut to a length that can be told; what templates raise stands at the end.
 fn told(error: &Error) -> String {
     let text = match error.detail() {
         // Nothing else goes wrong with what is kept in memory.
@@ -140,10 +151,19 @@ fn told(error: &Error) -> String {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
+    let text = beginning_of(text);
     match error.line() {
         Some(line) => format!("{text} (line {line})"),
         None => text,
     }
+}
+
+fn beginning_of(mut text: String) -> String {
+    if text.len() > MAX_TOLD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+        text.push('…');
+    }
+    text
 }
 
 /// Takes so much and no more.
@@ -294,6 +314,19 @@ mod tests {
         ] {
             let refused = render(template, CHAT).unwrap_err();
             assert!(refused.contains(expected), "{template}: {refused}");
+        }
+    }
+
+    #[test]
+    fn of_what_is_raised_only_the_beginning_is_told() {
+        for (template, beginning) in [
+            ("{{ raise_exception('é' * 4000000) }}", "éé"),
+            (&*format!("{{% {} %}}", "x".repeat(100_000)), "x"),
+            (&*format!("{{{{ {}() }}}}", "x".repeat(100_000)), "x"),
+        ] {
+            let refused = render(template, CHAT).unwrap_err();
+            assert!(refused.len() < 2200, "{} bytes", refused.len());
+            assert!(refused.contains(beginning), "{refused}");
         }
     }
 

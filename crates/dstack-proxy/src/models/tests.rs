@@ -5,7 +5,7 @@ mod tgi;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dstack_system::{Random, VirtualClock};
+use dstack_system::{Locked, Random, VirtualClock};
 use dstack_units::Time;
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::fake::{FakeForward, Ledger};
 use super::render::tests::renderer;
-use super::{Call, Endpoint, ModelApi};
+use super::{Call, Endpoint, ModelApi, Renderer};
 use crate::body::ProxyBody;
 use crate::routes::{Routes, Service};
 
@@ -21,7 +21,8 @@ use crate::routes::{Routes, Service};
 struct Setup {
     forward: Arc<FakeForward>,
     ledger: Arc<Ledger>,
-    routes: Routes,
+    routes: Locked<Arc<Routes>>,
+    renderer: Renderer,
     api: ModelApi,
 }
 
@@ -29,17 +30,19 @@ impl Setup {
     fn new(services: impl IntoIterator<Item = Service>) -> Self {
         let (forward, ledger) = (Arc::<FakeForward>::default(), Arc::<Ledger>::default());
         let clock = VirtualClock::starting_at(Time::from_millis(1_700_000_000_000));
+        let renderer = renderer();
         let api = ModelApi::new(
             Arc::clone(&forward) as _,
             Arc::clone(&ledger) as _,
-            renderer(),
+            renderer.clone(),
             Arc::new(clock),
             Random::seeded(1),
         );
         Self {
             forward,
             ledger,
-            routes: services.into_iter().fold(Routes::default(), Routes::with),
+            routes: Locked::new(routes_of(services)),
+            renderer,
             api,
         }
     }
@@ -51,12 +54,16 @@ impl Setup {
             headers,
             body: Bytes::from_static(body.as_bytes()),
         };
-        self.api.answer(&self.routes, call).await
+        self.api.answer(&|| Arc::clone(&self.routes.lock()), call).await
     }
 
     async fn chat(&self, body: &'static str) -> Response<ProxyBody> {
         self.ask(Endpoint::ChatCompletions, &HeaderMap::new(), body).await
     }
+}
+
+fn routes_of(services: impl IntoIterator<Item = Service>) -> Arc<Routes> {
+    Arc::new(services.into_iter().fold(Routes::default(), Routes::with))
 }
 
 const CHAT: &str = r#"{"model": "m", "messages": [{"role": "user", "content": "hi"}]}"#;

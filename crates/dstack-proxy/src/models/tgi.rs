@@ -6,8 +6,10 @@ mod payload;
 mod stop;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
+use dstack_system::task;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
@@ -15,18 +17,20 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use self::chunks::{Chunks, StreamError};
 use self::payload::Payload;
 use super::events::EventReader;
 use super::failure::Failure;
-use super::headers::X_ACCEL_BUFFERING;
+use super::headers::{self, X_ACCEL_BUFFERING};
 use super::json::{data_of, json_response, read_text, read_whole};
 use super::openai::post;
 use super::render::{self, Renderer};
-use super::template::TemplateError;
+use super::request::wrong;
+use super::template::PromptError;
 use super::usage::Meter;
-use crate::body::{BoxError, ProxyBody};
+use crate::body::{BoxError, ProxyBody, empty};
 
 /// What the answers to a chat have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +51,13 @@ pub(super) struct Chat {
     body: Bytes,
 }
 
+/// Bytes of a call at most: there are no pictures in it.
+const MAX_CALL_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of a whole answer at most.
-const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// What may come of a stream after its last event: so many bytes, for so long.
+const MAX_REST_BYTES: usize = 64 * 1024;
+const MAX_REST_TIME: Duration = Duration::from_secs(1);
 
 impl Chat {
     /// Reads the body of a call.
@@ -57,21 +66,25 @@ impl Chat {
     /// A member is wrong, or the template does not take the chat.
     pub(super) async fn read(
         renderer: &Renderer,
+        project: &str,
         head: Head,
         chat_template: &str,
         eos_token: &str,
         body: &[u8],
     ) -> Result<Self, Failure> {
+        if body.len() > MAX_CALL_BYTES {
+            return Err(Failure::too_large(format!(
+                "Models of format tgi take calls of at most {MAX_CALL_BYTES} bytes"
+            )));
+        }
         let (payload, messages) = Payload::read(body, eos_token)?;
         let chat = render::Chat {
-            template: chat_template.to_owned(),
-            eos_token: eos_token.to_owned(),
+            template: chat_template.into(),
+            eos_token: eos_token.into(),
             messages,
         };
-        let prompt = renderer.prompt(&chat).await.map_err(|error| match error {
-            TemplateError::Program(_) => Failure::upstream(error.to_string()),
-            refused => Failure::bad_request(refused.to_string()),
-        })?;
+        let prompt = renderer.prompt(project, &chat).await;
+        let prompt = prompt.map_err(|error| no_prompt(&error, messages))?;
         let body = Bytes::from(payload.to_json(&prompt).to_string());
         Ok(Self { head, payload, body })
     }
@@ -96,7 +109,8 @@ impl Chat {
     ) -> Result<Response<ProxyBody>, Failure> {
         let (head, body) = response.into_parts();
         if head.status != StatusCode::OK {
-            return Err(refused(head.status, &read_text(body).await));
+            let refused = refused(head.status, &read_text(body).await);
+            return Err(refused.with_headers(headers::of_error(head.headers)));
         }
         match self.payload.stream {
             true => self.streamed(body, meter).await,
@@ -181,6 +195,7 @@ impl Events {
                 .map_err(|error| Failure::upstream(error.to_string()))?,
             Some(Err(error)) => return Err(broke_off(&error)),
             None => {
+                self.body = empty();
                 self.is_over = true;
                 self.reader.finish().into_iter().collect()
             }
@@ -198,19 +213,49 @@ impl Events {
     }
 
     fn take(&mut self, event: &str) -> Result<(), Failure> {
-        let taken = self.chunks.take(event);
-        let chunk = taken.map_err(|error| match error {
-            StreamError::Refused { kind, message } => {
-                Failure::of_model(status_of(&kind), Some(&kind), &message)
+        let chunk = match self.chunks.take(event) {
+            Ok(chunk) => chunk,
+            Err(StreamError::Refused { kind, message }) => {
+                self.end();
+                return Err(Failure::of_model(status_of(&kind), Some(&kind), &message));
             }
-            StreamError::Invalid(failure) => failure,
-        })?;
+            Err(StreamError::Invalid(failure)) => return Err(failure),
+        };
         self.waiting.extend(chunk.text);
         if let Some(usage) = chunk.usage {
             self.meter.used(usage);
         }
-        self.is_over |= self.chunks.is_finished();
+        if self.chunks.is_finished() {
+            self.end();
+        }
         Ok(())
+    }
+
+    /// This was the model's last event. That its answer ends is not for the client to wait for: some go at the last event.
+    fn end(&mut self) {
+        self.is_over = true;
+        let rest = std::mem::replace(&mut self.body, empty());
+        task::spawn("end of a model's answer", read_to_end(rest));
+    }
+}
+
+/// A connection whose answer was not read to its end is not used again.
+async fn read_to_end(body: ProxyBody) {
+    let end = read_whole(body, MAX_REST_BYTES);
+    // Not every answer ends.
+    let _ = tokio::time::timeout(MAX_REST_TIME, end).await;
+}
+
+fn no_prompt(error: &PromptError, messages: &RawValue) -> Failure {
+    let text = error.to_string();
+    match error {
+        PromptError::NoMessages => wrong("messages", "list_type", &text, messages),
+        PromptError::Busy => Failure::busy(text),
+        PromptError::Program(_) => Failure::upstream(text),
+        PromptError::NotOnlyText
+        | PromptError::Compile(_)
+        | PromptError::Render(_)
+        | PromptError::TooMuch => Failure::bad_request(text),
     }
 }
 

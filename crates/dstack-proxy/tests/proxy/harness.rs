@@ -158,6 +158,11 @@ pub(crate) fn memory() -> (Replica, tokio::sync::mpsc::UnboundedReceiver<DuplexS
     (replica, connections)
 }
 
+/// A replica in memory whose connections are refused.
+pub(crate) fn refusing() -> Replica {
+    memory().0
+}
+
 pub(crate) fn service(replicas: impl IntoIterator<Item = Replica>, read_timeout: Duration) -> Service {
     Service {
         run_id: RUN,

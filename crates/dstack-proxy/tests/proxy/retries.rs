@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dstack_proxy::body::{empty, full};
+use dstack_proxy::{Forward, Forwarder, NotReceived};
+use dstack_system::Random;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -69,21 +71,15 @@ async fn what_is_not_idempotent_is_never_sent_twice() {
 
 #[tokio::test]
 async fn a_request_that_cannot_have_arrived_goes_to_another_replica() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let dead = || {
-        let connector = dstack_agent_api::http::TcpConnector { address };
-        dstack_proxy::Replica::new(
-            dstack_units::JobId::new(uuid::Uuid::from_u128(3)),
-            Arc::new(connector),
-        )
-    };
     let echo = Peer::http(|request| async move {
         http::Response::new(full(request.into_body().collect().await.unwrap().to_bytes()))
     })
     .await;
-    let proxy = Proxy::new(service([dead(), dead(), echo.replica()], Duration::from_secs(5))).await;
+    let proxy = Proxy::new(service(
+        [refusing(), refusing(), echo.replica()],
+        Duration::from_secs(5),
+    ))
+    .await;
     for _ in 0..5 {
         let (pieces, body) = piecewise();
         pieces.send("in pieces").await.unwrap();
@@ -91,7 +87,11 @@ async fn a_request_that_cannot_have_arrived_goes_to_another_replica() {
         let answer = soon(proxy.send(request("POST", "/", body))).await.unwrap();
         assert_eq!(whole(answer.into_body()).await.unwrap(), "in pieces");
     }
-    let all_dead = Proxy::new(service([dead(), dead(), dead(), dead()], Duration::from_secs(5))).await;
+    let all_dead = Proxy::new(service(
+        [refusing(), refusing(), refusing(), refusing()],
+        Duration::from_secs(5),
+    ))
+    .await;
     assert_eq!(status(&all_dead, "GET").await, 502);
     let out = |place: &usize| {
         !matches!(
@@ -104,6 +104,35 @@ async fn a_request_that_cannot_have_arrived_goes_to_another_replica() {
         3,
         "three attempts, each on another replica"
     );
+}
+
+/// Status, and whether it is certain that no replica has got the request.
+async fn received(replicas: Vec<dstack_proxy::Replica>, method: &str) -> (u16, bool) {
+    let service = service(replicas, Duration::from_secs(5));
+    let forwarder = Forwarder::new(Random::seeded(1));
+    let answer = forwarder.forward(&service, request(method, "/", empty())).await;
+    let not_received = answer.extensions().get::<NotReceived>().is_some();
+    (answer.status().as_u16(), !not_received)
+}
+
+#[tokio::test]
+async fn an_answer_of_the_proxy_tells_whether_a_replica_may_have_got_the_request() {
+    let broken = Peer::writes(b"").await;
+    assert_eq!(received(vec![], "GET").await, (503, false));
+    assert_eq!(received(vec![refusing(), refusing()], "POST").await, (502, false));
+    assert_eq!(received(vec![broken.replica()], "POST").await, (502, true));
+    assert_eq!(
+        received(vec![broken.replica(), refusing()], "GET").await,
+        (502, true),
+        "whatever the last one says"
+    );
+    let answers = Peer::http(|_| async {
+        let mut answer = http::Response::new(empty());
+        *answer.status_mut() = http::StatusCode::BAD_GATEWAY;
+        answer
+    })
+    .await;
+    assert_eq!(received(vec![answers.replica()], "GET").await, (502, true));
 }
 
 /// Reads so many bytes of the body, and breaks the connection.

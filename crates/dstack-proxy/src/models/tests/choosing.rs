@@ -37,24 +37,65 @@ async fn a_model_without_replicas_is_unavailable() {
 }
 
 #[tokio::test]
-async fn another_service_of_the_model_answers_when_one_is_away() {
-    for status in [502, 503] {
-        let setup = Setup::new([openai_service("here", "m", 1), openai_service("away", "m", 100)]);
-        setup
-            .forward
-            .answers("away", answer(status, "application/json", "{}"));
-        setup
-            .forward
-            .answers("here", answer(200, "application/json", "{\"ok\": 1}"));
-        assert_eq!(
-            whole(setup.chat(CHAT).await).await,
-            (200, "{\"ok\": 1}".to_owned())
-        );
-        let received = setup.forward.received.lock();
-        let asked: Vec<&str> = received.iter().map(|received| received.run.as_str()).collect();
-        assert_eq!(asked, ["away", "here"]);
-        assert!(received.iter().all(|received| received.body == CHAT));
-    }
+async fn another_service_of_the_model_answers_when_one_has_not_received_the_call() {
+    let setup = Setup::new([openai_service("here", "m", 1), openai_service("away", "m", 100)]);
+    setup
+        .forward
+        .answers("here", answer(200, "application/json", "{\"ok\": 1}"));
+    assert_eq!(
+        whole(setup.chat(CHAT).await).await,
+        (200, "{\"ok\": 1}".to_owned())
+    );
+    let received = setup.forward.received.lock();
+    let asked: Vec<&str> = received.iter().map(|received| received.run.as_str()).collect();
+    assert_eq!(asked, ["away", "here"]);
+    assert!(received.iter().all(|received| received.body == CHAT));
+}
+
+/// As they are once something has been waited for: the prompt, or the first of the services.
+async fn asked_when_routes_become(later: Arc<Routes>, services: [Service; 2]) -> (u16, Vec<(String, usize)>) {
+    let setup = Setup::new(services);
+    let present = Locked::new(Arc::clone(&setup.routes.lock()));
+    let routes = || std::mem::replace(&mut *present.lock(), Arc::clone(&later));
+    let call = Call {
+        project: "main",
+        endpoint: Endpoint::ChatCompletions,
+        headers: &HeaderMap::new(),
+        body: Bytes::from_static(CHAT.as_bytes()),
+    };
+    let status = setup.api.answer(&routes, call).await.status().as_u16();
+    let received = setup.forward.received.lock();
+    let asked = received
+        .iter()
+        .map(|received| (received.run.clone(), received.replicas));
+    (status, asked.collect())
+}
+
+#[tokio::test]
+async fn services_that_went_meanwhile_are_not_asked() {
+    let services = || [tgi_service("tgi", "m"), openai_service("openai", "m", 0)];
+    let none = routes_of([]);
+    assert_eq!(asked_when_routes_become(none, services()).await, (503, vec![]));
+    let without_replicas = routes_of([openai_service("tgi", "m", 0)]);
+    assert_eq!(
+        asked_when_routes_become(without_replicas, services()).await,
+        (503, vec![])
+    );
+    let of_another_model = routes_of([tgi_service("tgi", "other")]);
+    assert_eq!(
+        asked_when_routes_become(of_another_model, services()).await,
+        (503, vec![])
+    );
+    let grown = Service {
+        replicas: openai_service("tgi", "m", 5).replicas,
+        ..tgi_service("tgi", "m")
+    };
+    let asked = asked_when_routes_become(routes_of([grown]), services()).await;
+    assert_eq!(
+        asked,
+        (503, vec![("tgi".to_owned(), 5)]),
+        "at its present replicas"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +127,7 @@ async fn when_all_are_away_the_last_one_says_so() {
 
 #[tokio::test]
 async fn other_errors_are_the_answer() {
-    for status in [400, 404, 429, 500, 504] {
+    for status in [400, 404, 429, 500, 502, 503, 504] {
         let setup = Setup::new(["a", "b"].map(|run| openai_service(run, "m", 1)));
         for run in ["a", "b"] {
             setup

@@ -162,8 +162,11 @@ async fn errors_are_json_whatever_the_model_says() {
         ),
     ] {
         let setup = one();
-        setup.forward.answers("run", answer(400, kind, body));
+        let mut error = answer(400, kind, body);
+        error.headers_mut().insert("retry-after", "7".parse().unwrap());
+        setup.forward.answers("run", error);
         let response = setup.chat(CHAT).await;
+        assert_eq!(response.headers()["retry-after"], "7");
         assert_eq!(response.headers()["content-type"], "application/json");
         assert_eq!(whole(response).await, (400, expected.to_owned()), "{kind}");
     }

@@ -1,9 +1,10 @@
 //! Models behind Text Generation Inference.
 
+use http::HeaderName;
 use serde_json::json;
 
 use super::*;
-use crate::models::fake::{answer, streamed, tgi_service, with_model};
+use crate::models::fake::{Pieces, answer, streamed, tgi_service, with_model};
 use crate::routes::ChatFormat;
 
 fn one() -> Setup {
@@ -139,6 +140,73 @@ async fn errors_keep_their_status_and_get_the_form_of_openai() {
     }
 }
 
+/// The end of a stream as its client sees it, who goes then.
+async fn ended_with(last: &'static str) -> Pieces {
+    let setup = one();
+    let (pieces, response) = streamed();
+    setup.forward.answers("run", response);
+    pieces.send(Ok(TOKEN)).await.unwrap();
+    pieces.send(Ok(last)).await.unwrap();
+    let mut body = setup.chat(STREAMED_CHAT).await.into_body();
+    piece(&mut body).await;
+    piece(&mut body).await;
+    pieces
+}
+
+#[tokio::test]
+async fn the_model_s_stream_is_read_to_its_end() {
+    for last in [LAST, "data:{\"error\":\"late\"}\n\n"] {
+        let pieces = ended_with(last).await;
+        pieces.send(Ok("\n")).await.unwrap();
+        let all_read = pieces.reserve_many(pieces.max_capacity()).await;
+        assert!(all_read.is_ok(), "{last}");
+    }
+}
+
+/// In milliseconds, how long the rest of a stream is read that begins so and does not end.
+async fn given_up_after(rest: String) -> u128 {
+    let pieces = ended_with(LAST).await;
+    tokio::time::pause(); // not before: prompts are made in real time
+    let started = tokio::time::Instant::now();
+    pieces.send(Ok(rest.leak())).await.unwrap();
+    pieces.closed().await;
+    started.elapsed().as_millis()
+}
+
+#[tokio::test]
+async fn a_stream_that_does_not_end_in_time_is_given_up() {
+    let after = given_up_after("x".repeat(64 * 1024)).await;
+    assert!((900..1100).contains(&after), "{after} ms");
+}
+
+#[tokio::test]
+async fn a_stream_that_goes_on_after_its_end_is_given_up() {
+    let after = given_up_after("x".repeat(64 * 1024 + 1)).await;
+    assert!(after < 500, "{after} ms");
+}
+
+#[tokio::test]
+async fn errors_say_when_to_ask_again() {
+    let setup = one();
+    let mut response = answer(429, "application/json", r#"{"error": "Model is overloaded"}"#);
+    for (name, value) in [
+        ("retry-after", "7"),
+        ("x-ratelimit-reset-requests", "7s"),
+        ("set-cookie", "a=b"),
+    ] {
+        response.headers_mut().insert(name, value.parse().unwrap());
+    }
+    setup.forward.answers("run", response);
+    let response = setup.chat(CHAT).await;
+    let mut names: Vec<&str> = response.headers().keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        ["content-type", "retry-after", "x-ratelimit-reset-requests"]
+    );
+    assert_eq!(response.headers()["content-type"], "application/json");
+}
+
 #[tokio::test]
 async fn an_error_before_the_first_token_has_a_status() {
     let refused = "data:{\"error\":\"Input validation error\",\"error_type\":\"validation\"}\n\n";
@@ -218,14 +286,56 @@ async fn what_the_template_refuses_is_told() {
 }
 
 #[tokio::test]
+async fn a_chat_that_is_too_large_is_refused() {
+    let setup = one();
+    let messages = ["{},"; 700_000].concat();
+    let chat = format!(r#"{{"model": "m", "messages": [{messages}{{}}]}}"#);
+    let (status, body) = json(setup.chat(chat.leak()).await).await;
+    let message = "Models of format tgi take calls of at most 2097152 bytes";
+    let expected = json!({"detail": message, "error": {"message": message, "type": "invalid_request_error", "param": null, "code": null}});
+    assert_eq!((status, body), (413, expected));
+    assert!(setup.forward.received.lock().is_empty());
+}
+
+#[tokio::test]
+async fn messages_that_are_none_are_told() {
+    let setup = one();
+    let (status, body) = json(setup.chat(r#"{"model": "m", "messages": [1]}"#).await).await;
+    assert_eq!(
+        (status, &body["detail"]),
+        (
+            422,
+            &json!([{"type": "list_type", "loc": ["body", "messages"], "msg": "Input should be a valid list of messages", "input": [1]}])
+        )
+    );
+    let picture = r#"{"model": "m", "messages": [{"content": [{"type": "image_url"}]}]}"#;
+    let (status, body) = json(setup.chat(picture).await).await;
+    let message = "Models of format tgi take text only: of a message's content, parts of type text";
+    assert_eq!((status, &body["detail"]), (400, &json!(message)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_waits_so_long_and_no_longer() {
+    let setup = one();
+    let _place = setup.renderer.occupied("main").await;
+    let response = setup.chat(CHAT).await;
+    assert_eq!(response.headers()["retry-after"], "1");
+    let (status, body) = json(response).await;
+    let message = "Too many prompts of chat templates are being made at the moment; try again later";
+    let expected = json!({"detail": message, "error": {"message": message, "type": "server_error", "param": null, "code": null}});
+    assert_eq!((status, body), (503, expected));
+    assert!(setup.forward.received.lock().is_empty());
+}
+
+#[tokio::test]
 async fn an_answer_without_an_end_is_not_kept() {
     let setup = one();
-    let long = "x".repeat(17 * 1024 * 1024);
+    let long = "x".repeat(4 * 1024 * 1024 + 1);
     setup
         .forward
         .answers("run", answer(200, "application/json", long));
     let (status, body) = json(setup.chat(CHAT).await).await;
-    let message = "The model's answer broke off: it has more than 16777216 bytes";
+    let message = "The model's answer broke off: it has more than 4194304 bytes";
     assert_eq!((status, &body["error"]["message"]), (502, &json!(message)));
 }
 

@@ -1,14 +1,11 @@
 //! From OpenAI's request for a chat to what Text Generation Inference is asked.
 
-use minijinja::Value as TemplateValue;
-use minijinja::value::ValueKind;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::models::failure::Failure;
-use crate::models::render::Message;
 use crate::models::request::wrong;
 
 /// What is asked for, but for the prompt.
@@ -57,6 +54,13 @@ struct StreamOptions {
     include_usage: bool,
 }
 
+/// Texts in `stop` at most.
+const MAX_STOPS: usize = 16;
+/// Bytes of each of them at most.
+const MAX_STOP_BYTES: usize = 1024;
+/// What is longer cannot be within these limits, and is not read: each byte may be six in JSON, and spaces may stand between.
+const MAX_STOP_JSON_BYTES: usize = 8 * MAX_STOPS * MAX_STOP_BYTES;
+
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Stop {
@@ -65,11 +69,11 @@ enum Stop {
 }
 
 impl Payload {
-    /// What a body asks for, and the chat in it.
+    /// What a body asks for, and the messages in it as they came.
     ///
     /// # Errors
-    /// A member is not of its type, or a message has more than text.
-    pub(super) fn read(body: &[u8], eos_token: &str) -> Result<(Self, Vec<Message>), Failure> {
+    /// A member is not of its type.
+    pub(super) fn read<'b>(body: &'b [u8], eos_token: &str) -> Result<(Self, &'b RawValue), Failure> {
         let members: Members<'_> =
             serde_json::from_slice(body).map_err(|error| Failure::bad_request(error.to_string()))?;
         let stream_options: Option<StreamOptions> = object("stream_options", members.stream_options)?;
@@ -84,7 +88,7 @@ impl Payload {
             top_p: number("top_p", members.top_p)?,
             n: integer("n", members.n)?.unwrap_or(1),
         };
-        Ok((payload, messages(members.messages)?))
+        Ok((payload, members.messages.unwrap_or(RawValue::NULL)))
     }
 
     /// The body of the request.
@@ -138,51 +142,43 @@ fn object<T: DeserializeOwned>(member: &str, found: Option<&RawValue>) -> Result
     read(member, "dict_type", "Input should be a valid dictionary", found)
 }
 
+/// Texts at which an answer is to end, the model's own end last. All that is generated is compared with each of them, so that there
+/// are few, and short ones.
 fn stop(found: Option<&RawValue>, eos_token: &str) -> Result<Vec<String>, Failure> {
-    let message = "Input should be a valid string or list of strings";
-    let mut stop = match read("stop", "list_type", message, found)? {
-        None => Vec::new(),
-        Some(Stop::One(text)) => vec![text],
-        Some(Stop::Many(texts)) => texts,
-    };
-    if !stop.iter().any(|text| text == eos_token) {
+    let mut stop = texts(found)?;
+    stop.retain(|text| !text.is_empty());
+    let is_new = !stop.iter().any(|text| text == eos_token);
+    if is_new && (1..=MAX_STOP_BYTES).contains(&eos_token.len()) {
         stop.push(eos_token.to_owned());
     }
     Ok(stop)
 }
 
-fn messages(found: Option<&RawValue>) -> Result<Vec<Message>, Failure> {
-    let message = "Input should be a valid list of messages";
-    let messages: Option<Vec<Message>> = read("messages", "list_type", message, found)?;
-    let messages = messages.unwrap_or_default();
-    messages.into_iter().map(of_text).collect()
-}
-
-/// Parts of a content become one text: templates know no other.
-fn of_text(mut message: Message) -> Result<Message, Failure> {
-    if let Some(content) = message.get_mut("content")
-        && content.kind() == ValueKind::Seq
-    {
-        *content = TemplateValue::from(joined(content)?);
-    }
-    Ok(message)
-}
-
-fn joined(parts: &TemplateValue) -> Result<String, Failure> {
-    let only_text = || {
-        Failure::bad_request(
-            "Models of format tgi take text only: of a message's content, parts of type text",
+fn texts(found: Option<&RawValue>) -> Result<Vec<String>, Failure> {
+    let Some(found) = found else {
+        return Ok(Vec::new());
+    };
+    let too_long = || {
+        wrong(
+            "stop",
+            "too_long",
+            &format!("Input should be at most {MAX_STOPS} strings of at most {MAX_STOP_BYTES} bytes"),
+            found,
         )
     };
-    let mut joined = String::new();
-    for part in parts.try_iter().map_err(|_| only_text())? {
-        let member = |name| part.get_attr(name).unwrap_or_default();
-        match (member("type").as_str(), member("text").as_str()) {
-            (Some("text"), Some(text)) => joined.push_str(text),
-            _ => return Err(only_text()),
-        }
+    if found.get().len() > MAX_STOP_JSON_BYTES {
+        return Err(too_long());
     }
-    Ok(joined)
+    let message = "Input should be a valid string or list of strings";
+    let texts = match read("stop", "list_type", message, Some(found))? {
+        None => Vec::new(),
+        Some(Stop::One(text)) => vec![text],
+        Some(Stop::Many(texts)) => texts,
+    };
+    match texts.len() > MAX_STOPS || texts.iter().any(|text| text.len() > MAX_STOP_BYTES) {
+        true => Err(too_long()),
+        false => Ok(texts),
+    }
 }
 
 #[cfg(test)]
@@ -258,25 +254,44 @@ mod tests {
         }
     }
 
-    fn messages_of(messages: &str) -> Result<String, Failure> {
-        let body = format!(r#"{{"messages": {messages}}}"#);
-        let (_, messages) = Payload::read(body.as_bytes(), "")?;
-        Ok(serde_json::to_string(&messages).unwrap())
+    fn stop_of(stop: &Value, eos_token: &str) -> Result<Vec<String>, Failure> {
+        let body = json!({"messages": [], "stop": stop}).to_string();
+        let (payload, _) = Payload::read(body.as_bytes(), eos_token)?;
+        Ok(payload.stop)
     }
 
     #[test]
-    fn messages_keep_their_members_and_parts_become_a_text() {
-        let plain = r#"[{"role":"user","content":"hi","z":[1],"a":{"y":1,"b":null}},{"content":null}]"#;
-        assert_eq!(messages_of(plain).unwrap(), plain);
-        let parts = r#"[{"content":[{"type":"text","text":"a"},{"text":"b","type":"text"}],"role":"user"}]"#;
-        assert_eq!(messages_of(parts).unwrap(), r#"[{"content":"ab","role":"user"}]"#);
+    fn texts_that_end_an_answer_are_few_and_short() {
+        let most = vec!["\0".repeat(MAX_STOP_BYTES); MAX_STOPS];
+        assert_eq!(stop_of(&json!(most), "").unwrap(), most);
         for refused in [
-            r#"[{"content":[{"type":"image_url","image_url":{"url":"u"}}]}]"#,
-            r#"[{"content":["a"]}]"#,
-            r#"["a"]"#,
-            "{}",
+            json!(vec!["x"; MAX_STOPS + 1]),
+            json!("x".repeat(MAX_STOP_BYTES + 1)),
+            json!(["x", "x".repeat(MAX_STOP_BYTES + 1)]),
+            json!(vec![""; 100_000]),
         ] {
-            messages_of(refused).unwrap_err();
+            let refused = format!("{:?}", stop_of(&refused, "</s>").unwrap_err());
+            assert!(
+                refused.contains("422") && refused.contains("at most 16 strings of at most 1024 bytes"),
+                "{refused}"
+            );
         }
+    }
+
+    #[test]
+    fn empty_texts_end_nothing() {
+        assert_eq!(stop_of(&json!(["", "a", ""]), "").unwrap(), ["a"]);
+        assert!(stop_of(&json!(""), "").unwrap().is_empty());
+        let no_token = "x".repeat(MAX_STOP_BYTES + 1);
+        assert!(stop_of(&json!([]), &no_token).unwrap().is_empty());
+    }
+
+    /// In memory they would be many times their text.
+    #[test]
+    fn messages_are_left_as_they_are() {
+        let body = r#"{"messages": [{} , 1]}"#;
+        let (_, messages) = Payload::read(body.as_bytes(), "").unwrap();
+        assert_eq!(messages.get(), "[{} , 1]");
+        assert!(body.as_bytes().as_ptr_range().contains(&messages.get().as_ptr()));
     }
 }
