@@ -10,7 +10,7 @@ use std::path::Path;
 use dstack_system::env;
 
 use crate::error::StartError;
-use crate::files::write_atomically;
+use dstack_system::file::write_atomically;
 use crate::runtime::docker::{DEFAULT_SOCKET, DOCKER};
 use crate::runtime::process::PROCESS;
 use crate::settings::{RuntimeChoice, Settings};

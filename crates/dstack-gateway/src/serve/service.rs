@@ -1,0 +1,112 @@
+//! A request to a service: what is checked, in nginx's order, before a replica gets it.
+
+use std::sync::Arc;
+
+use dstack_proxy::{Client, Paths, ProxyBody, refusal};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::body::{TooLong, bounded};
+use super::{Front, Peer, head, origin, path};
+use crate::auth::{self, Verdict};
+use crate::sites::ServiceSite;
+
+/// The answer of a service.
+pub(super) async fn answer(
+    front: &Front,
+    peer: Peer,
+    site: &Arc<ServiceSite>,
+    request: Request<ProxyBody>,
+) -> Response<ProxyBody> {
+    if !site.any_origin {
+        return checked(front, peer, site, request).await;
+    }
+    if request.method() == Method::OPTIONS {
+        return origin::preflight();
+    }
+    let mut response = checked(front, peer, site, request).await;
+    origin::allow_any(response.headers_mut());
+    response
+}
+
+async fn checked(
+    front: &Front,
+    peer: Peer,
+    site: &ServiceSite,
+    request: Request<ProxyBody>,
+) -> Response<ProxyBody> {
+    let client = front.client(peer);
+    let (mut head, body) = request.into_parts();
+    let path = path::normal(head.uri.path());
+    if let Err(refused) = is_admitted(front, site, client, &path, &head) {
+        return refused;
+    }
+    if let Err(refused) = is_allowed(front, site, &mut head).await {
+        return refused;
+    }
+    let limit = site.max_body.unwrap_or(u64::MAX);
+    if announced(&head).is_some_and(|length| length > limit) {
+        return too_long();
+    }
+    if site.service.paths == Paths::OfRouter && !path::is_of_router(&path) {
+        return refusal(StatusCode::FORBIDDEN, "Path is not allowed for this service");
+    }
+    head.extensions.insert(client);
+    let is_too_long = TooLong::default();
+    let body = match site.max_body {
+        Some(limit) => bounded(body, limit, is_too_long.clone()),
+        None => body,
+    };
+    let request = Request::from_parts(head, body);
+    let response = front.forward.forward(&site.service, request).await;
+    match is_too_long.is_so() && response.status().is_client_error() {
+        true => too_long(),
+        false => response,
+    }
+}
+
+/// Whether the client has not asked too often.
+fn is_admitted(
+    front: &Front,
+    site: &ServiceSite,
+    client: Client,
+    path: &str,
+    head: &Parts,
+) -> Result<(), Response<ProxyBody>> {
+    let asks = || head::forwarded_for(&head.headers, |address| front.trusts(address));
+    let address = match client.trusted {
+        true => asks().unwrap_or(client.address),
+        false => client.address,
+    };
+    let mut limits = site.limits.lock();
+    match limits.admit(path, address, &head.headers, Instant::now()) {
+        true => Ok(()),
+        false => Err(refusal(StatusCode::TOO_MANY_REQUESTS, "Too Many Requests")),
+    }
+}
+
+/// Whether the client may ask. The token lets its bearer in here, and is nobody else's affair.
+async fn is_allowed(front: &Front, site: &ServiceSite, head: &mut Parts) -> Result<(), Response<ProxyBody>> {
+    if !site.service.auth {
+        return Ok(());
+    }
+    match front.auth.check(&site.service.project, &head.headers).await {
+        Verdict::Allowed => {
+            head.headers.remove(AUTHORIZATION);
+            Ok(())
+        }
+        Verdict::Denied => Err(refusal(StatusCode::FORBIDDEN, auth::DENIED)),
+        Verdict::Unknown => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, auth::UNKNOWN)),
+    }
+}
+
+/// As long as the body is said to be.
+fn announced(head: &Parts) -> Option<u64> {
+    head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn too_long() -> Response<ProxyBody> {
+    refusal(StatusCode::PAYLOAD_TOO_LARGE, "Payload Too Large")
+}
