@@ -168,29 +168,49 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     apply(&cli, &in_containers(&image, "first"));
     let run = attach(&server, "web");
     assert_eq!(until_answered(&server, &run, "").text(), "first\n");
-    eventually("both replicas run", TEST_TIMEOUT, || Ok((live(&run, 0) == 2).then_some(()))).unwrap();
+    eventually("both replicas run", TEST_TIMEOUT, || {
+        Ok((live(&run, 0) == 2).then_some(()))
+    })
+    .unwrap();
 
     let load = Load::on(&server, 4);
     apply(&cli, &in_containers(&image, "second"));
     let updated = eventually("both replicas are replaced", TEST_TIMEOUT, || {
         let all = replicas(&run);
-        let old = all.iter().filter(|one| one["deployment_num"] == 0 && one["status"] != "terminated");
+        let old = all
+            .iter()
+            .filter(|one| one["deployment_num"] == 0 && one["status"] != "terminated");
         Ok((old.count() == 0 && live(&run, 1) == 2).then_some(()))
     });
     let answers = load.end();
     updated.unwrap_or_else(|error| panic!("{error:#}\n{answers:?}\n{:#}", run.get().unwrap()));
-    let failed: Vec<_> = answers.keys().filter(|answer| !answer.starts_with("200 ")).collect();
+    let failed: Vec<_> = answers
+        .keys()
+        .filter(|answer| !answer.starts_with("200 "))
+        .collect();
     assert!(failed.is_empty(), "{answers:?}");
-    assert!(answers.contains_key("200 first") && answers.contains_key("200 second"), "{answers:?}");
+    assert!(
+        answers.contains_key("200 first") && answers.contains_key("200 second"),
+        "{answers:?}"
+    );
 
     // One of two replicas is killed with everything in it.
-    let victim = replicas(&run).into_iter().find(|one| one["status"] == "running").unwrap();
+    let victim = replicas(&run)
+        .into_iter()
+        .find(|one| one["status"] == "running")
+        .unwrap();
     let task = format!("label=ai.dstack.shim.task-id={}", victim["id"].as_str().unwrap());
     let load = Load::on(&server, 4);
-    let listed = Command::new("docker").args(["ps", "-q", "--filter", &task]).output().unwrap();
+    let listed = Command::new("docker")
+        .args(["ps", "-q", "--filter", &task])
+        .output()
+        .unwrap();
     let container = String::from_utf8(listed.stdout).unwrap();
     assert!(!container.trim().is_empty());
-    let killed = Command::new("docker").args(["kill", container.trim()]).output().unwrap();
+    let killed = Command::new("docker")
+        .args(["kill", container.trim()])
+        .output()
+        .unwrap();
     assert!(killed.status.success(), "{killed:?}");
     let ended = eventually("the killed replica is over", TEST_TIMEOUT, || {
         let all = replicas(&run);
@@ -199,6 +219,9 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     });
     let answers = load.end();
     ended.unwrap();
-    let failed: Vec<_> = answers.keys().filter(|answer| !answer.starts_with("200 ")).collect();
+    let failed: Vec<_> = answers
+        .keys()
+        .filter(|answer| !answer.starts_with("200 "))
+        .collect();
     assert!(failed.is_empty(), "{answers:?}");
 }

@@ -1,10 +1,16 @@
 //! Bodies on their way through, and answers of the proxy itself.
 
+mod answer;
+mod request;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Empty, Full};
+
+pub(crate) use answer::{AnswerBody, Lease};
+pub(crate) use request::{RequestBody, Sendable};
 
 /// Why a body broke off.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -17,6 +23,11 @@ pub fn full(bytes: impl Into<Bytes>) -> ProxyBody {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
+}
+
+/// No body.
+pub fn empty() -> ProxyBody {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
 /// An answer of the proxy itself: `{"detail": …}`, as dstack 0.22.5 has it.

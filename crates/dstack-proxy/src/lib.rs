@@ -1,20 +1,29 @@
 //! The way of requests to services and models.
 //!
 //! * [`routes`] — which services there are, and where their replicas are: a value that is swapped as a whole.
-//! * [`replica`] — a place where a service answers: its connections, and how many requests are under way there.
+//! * [`replica`] — a place where a service answers: its connections, whether it works, and how many requests are under way there.
+//! * [`balance`] — which replica gets a request.
 //! * [`forward`] — one request to one of the replicas of a service, and its answer.
 //! * [`probe`] — asks one replica whether it answers.
 //! * [`body`] — bodies on their way through, and answers of the proxy itself.
+//! * [`client`] — who sent a request.
+//! * [`stats`] — what is counted of the requests of each service.
+//! * [`rate_limit`] — how often clients may ask.
 
 #![warn(missing_docs)]
 
+pub mod balance;
 pub mod body;
+pub mod client;
 pub mod forward;
 pub mod probe;
+pub mod rate_limit;
 pub mod replica;
 pub mod routes;
+pub mod stats;
 
 pub use body::{BoxError, ProxyBody, refusal};
-pub use forward::{Client, Forward, Forwarder};
+pub use client::{Client, Scheme};
+pub use forward::{Forward, Forwarder};
 pub use replica::Replica;
 pub use routes::{ChatFormat, Model, Paths, Routes, Service};

@@ -44,7 +44,8 @@ pub async fn ask(
 }
 
 async fn answer(connector: &dyn Connector, request: Request<Full<Bytes>>) -> Result<StatusCode, ProbeError> {
-    let no_answer = |error: &(dyn std::error::Error + 'static)| ProbeError::NoAnswer(chain(error).to_string());
+    let no_answer =
+        |error: &(dyn std::error::Error + 'static)| ProbeError::NoAnswer(chain(error).to_string());
     let stream = connector.connect().await.map_err(|error| no_answer(&error))?;
     let opened = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = opened.map_err(|error| no_answer(&error))?;
@@ -93,7 +94,10 @@ mod tests {
     #[async_trait]
     impl Connector for Refuses {
         async fn connect(&self) -> io::Result<Box<dyn Wire>> {
-            Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nothing listens"))
+            Err(io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                "nothing listens",
+            ))
         }
     }
 
@@ -107,7 +111,10 @@ mod tests {
         let answers = |text| asked(Arc::new(Always(Some(text))));
         // The rest of the answer is never waited for.
         assert_eq!(answers("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
-        assert_eq!(answers("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await, Ok(()));
+        assert_eq!(
+            answers("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await,
+            Ok(())
+        );
         let moved = answers("HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n").await;
         assert_eq!(moved, Err(ProbeError::Status(StatusCode::FOUND)));
         let garbage = answers("hello\r\n\r\n").await;

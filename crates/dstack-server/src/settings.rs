@@ -1,12 +1,15 @@
 //! The registry of environment variables that the server reads: name, default, meaning.
 
 mod outbound;
+mod trusted_proxies;
 mod unused;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use dstack_images::{DefaultRegistry, RegistryCredentials};
 use dstack_plan::orphans::{Policy as OrphanPolicy, Removes};
@@ -301,6 +304,8 @@ settings! {
     prometheus: bool = "DSTACK_ENABLE_PROMETHEUS_METRICS", "off", env::flag;
     /// Token for /metrics.
     prometheus_token: Option<String> = "DSTACK_PROMETHEUS_AUTH_TOKEN", "none: open", text;
+    /// Proxies before the server whose `X-Forwarded-*` headers are believed and passed on to services: networks and addresses, separated by commas.
+    trusted_proxies: Vec<IpNet> = "DSTACK_SERVER_TRUSTED_PROXIES", "127.0.0.0/8,::1", trusted_proxies::networks;
     /// Seconds that a replica of a service may be silent: before its answer, and between two pieces of it.
     service_timeout: u64 = "DSTACK_SERVICE_CLIENT_TIMEOUT", "300", or(300);
     /// Token of the SSH proxy; without it the proxy's route is closed.

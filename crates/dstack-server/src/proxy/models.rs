@@ -47,7 +47,10 @@ async fn chat(
     }
     let memory = state.edge.overload.memory();
     let received = body::read(&head.headers, body, MAX_CHAT, memory).await;
-    let Received { bytes, reserved: _reserved } = match received {
+    let Received {
+        bytes,
+        reserved: _reserved,
+    } = match received {
         Ok(received) => received,
         Err(error) => return error.into_response(),
     };

@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::routing::any;
-use dstack_proxy::{Client, Forward as _, Paths, ProxyBody, Service};
+use dstack_proxy::{Client, Forward as _, Paths, ProxyBody, Scheme, Service};
 use http_body_util::BodyExt as _;
 
 use super::{members, refusal};
@@ -94,12 +94,18 @@ async fn to_service(state: &AppState, service: &Service, mut head: Parts, body: 
     let Some(target) = target(service, &head.uri) else {
         return refusal(StatusCode::FORBIDDEN, "Path is not allowed for this service");
     };
-    let address = peer(&head.extensions);
+    let client = peer(&head.extensions).map(|address| Client {
+        address,
+        scheme: Scheme::Http,
+        trusted: state.edge.settings.trusts_proxy(address),
+    });
     head.uri = target;
     if service.auth {
         take_token(&mut head.headers);
     }
-    head.extensions.insert(Client { address });
+    if let Some(client) = client {
+        head.extensions.insert(client);
+    }
     let body: ProxyBody = body.map_err(Into::into).boxed_unsync();
     let request = Request::from_parts(head, body);
     let answer = state.services.forwarder().forward(service, request).await;
@@ -158,9 +164,16 @@ mod tests {
     #[test]
     fn paths_are_passed_on_as_they_are() {
         let uri = |text: &str| text.parse::<Uri>().unwrap();
-        let stripped = |text: &str| target(&service(true, Paths::All), &uri(text)).unwrap().to_string();
+        let stripped = |text: &str| {
+            target(&service(true, Paths::All), &uri(text))
+                .unwrap()
+                .to_string()
+        };
         assert_eq!(stripped("/proxy/services/main/web/"), "/");
-        assert_eq!(stripped("/proxy/services/main/web/a%2Fb/../c?q=%20&r"), "/a%2Fb/../c?q=%20&r");
+        assert_eq!(
+            stripped("/proxy/services/main/web/a%2Fb/../c?q=%20&r"),
+            "/a%2Fb/../c?q=%20&r"
+        );
         assert_eq!(stripped("/proxy/services/main/web//double"), "//double");
         let whole = target(&service(false, Paths::All), &uri("/proxy/services/main/web/a?b")).unwrap();
         assert_eq!(whole, "/proxy/services/main/web/a?b");

@@ -77,7 +77,9 @@ impl ServiceRoutes {
     async fn hear(&self) {
         loop {
             match self.hear_until_lost().await {
-                Ok(()) => tracing::debug!("the connection on which servers tell each other of services was lost"),
+                Ok(()) => {
+                    tracing::debug!("the connection on which servers tell each other of services was lost")
+                }
                 Err(error) => tracing::warn!(error = %chain(&error), "changes of services are not heard"),
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
@@ -143,7 +145,9 @@ impl Inner {
             .filter(|job| !routed.contains(job))
             .collect();
         self.routes.rcu(|before| {
-            let without = runs.iter().fold(Routes::clone(before), |routes, run| routes.without(*run));
+            let without = runs
+                .iter()
+                .fold(Routes::clone(before), |routes, run| routes.without(*run));
             services.iter().fold(without, |routes, service| {
                 let mut service = service.clone();
                 service.replicas.retain(|replica| routed.contains(&replica.id));

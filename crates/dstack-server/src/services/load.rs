@@ -76,7 +76,11 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         created: listed.run.submitted_at.to_jiff().as_second(),
         auth: configuration.auth,
         strip_prefix: configuration.strip_prefix,
-        paths: match configuration.replica_groups().iter().any(|group| group.router.is_some()) {
+        paths: match configuration
+            .replica_groups()
+            .iter()
+            .any(|group| group.router.is_some())
+        {
             true => Paths::OfRouter,
             false => Paths::All,
         },

@@ -96,7 +96,9 @@ impl Replicas {
     /// The jobs of a run that get requests.
     pub(super) fn of_run(&self, run: RunId) -> Vec<JobId> {
         let known = self.lock();
-        let routed = known.iter().filter(|(_, known)| known.run == run && !known.leaves);
+        let routed = known
+            .iter()
+            .filter(|(_, known)| known.run == run && !known.leaves);
         routed.map(|(job, _)| *job).collect()
     }
 }

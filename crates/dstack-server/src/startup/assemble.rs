@@ -69,7 +69,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
     let services = ServiceRoutes::new(
         data.database.clone(),
-        Forwarder::default(),
+        Forwarder::new(data.random.clone()),
         edge.settings.service_patience(),
     );
     let context = EngineContext {
@@ -205,7 +205,11 @@ async fn start(
 /// The way to hosts where no engine runs: not to this machine's own jobs.
 fn hosts_only(context: &EngineContext) -> ConnectedAgents {
     let data = &context.data;
-    let keyring = DatabaseKeyring::new(data.database.clone(), data.encryption.clone(), Arc::clone(&data.keys));
+    let keyring = DatabaseKeyring::new(
+        data.database.clone(),
+        data.encryption.clone(),
+        Arc::clone(&data.keys),
+    );
     ConnectedAgents::new(None, Pool::new(Arc::new(keyring)))
 }
 

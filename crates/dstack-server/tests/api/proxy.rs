@@ -108,7 +108,10 @@ async fn a_request_reaches_the_replica_as_it_is_but_without_the_token() {
         .header("cookie", "a=b")
         .header("x-of-client", "1");
     let answer = server.send(request.body("text".into()).unwrap()).await.ok();
-    assert_eq!((&answer["method"], &answer["uri"]), (&json!("PUT"), &json!("/a%2Fb/?q=%20x")));
+    assert_eq!(
+        (&answer["method"], &answer["uri"]),
+        (&json!("PUT"), &json!("/a%2Fb/?q=%20x"))
+    );
     let headers: Vec<(String, String)> = serde_json::from_value(answer["headers"].clone()).unwrap();
     let header = |wanted: &str| {
         let found = headers.iter().find(|(name, _)| name == wanted);
@@ -233,10 +236,7 @@ async fn lists_of_models_and_the_metrics_compete_with_other_calls() {
         ..Limits::default()
     };
     let server = TestServer::new().limits(limits).start().await;
-    let paths = [
-        "/proxy/models/main/models",
-        "/metrics",
-    ];
+    let paths = ["/proxy/models/main/models", "/metrics"];
     let enter = |route| server.state.edge.overload.enter(&route).unwrap();
     let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
     for path in paths {

@@ -166,4 +166,3 @@ async fn the_plan_for_a_change_of_an_active_service_shows_offers() {
     assert_eq!(plan["job_plans"][0]["total_offers"], 2);
     assert_eq!(plan["job_plans"][0]["offers"].as_array().unwrap().len(), 2);
 }
-

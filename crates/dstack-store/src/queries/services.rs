@@ -4,9 +4,9 @@ use dstack_units::{InstanceId, RunId};
 
 use super::Reads;
 use super::select::Select;
-use crate::{Entity, Result};
 use crate::entity::{read_column, select_sql};
 use crate::rows::{InstanceRow, JobRow};
+use crate::{Entity, Result};
 
 /// Where requests to services go: see [`crate::Database::services`].
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,9 @@ pub struct Services<'a>(pub(crate) Reads<'a>);
 impl Services<'_> {
     /// Runs that have jobs which get requests, in no order.
     pub async fn registered_runs(self) -> Result<Vec<RunId>> {
-        let query = Select::new("SELECT DISTINCT t.run_id FROM jobs t WHERE t.status = 'running' AND t.registered = 1");
+        let query = Select::new(
+            "SELECT DISTINCT t.run_id FROM jobs t WHERE t.status = 'running' AND t.registered = 1",
+        );
         query
             .fetch(self.0)
             .await?

@@ -1,0 +1,321 @@
+//! The body of a client's request on its way to a replica. What was sent of it is kept, as long as it is little, so that it can
+//! be sent to another replica.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use dstack_system::Locked;
+use hyper::body::{Body, Frame};
+use tokio::time::Instant;
+
+use super::{BoxError, ProxyBody};
+
+/// Most bytes of a body that are kept to be sent again.
+pub(crate) const MAX_REPLAY: usize = 64 * 1024;
+/// Most pieces that are kept: tiny ones take more memory than they hold.
+const MAX_PIECES: usize = 256;
+
+/// Why a body is not read on.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error("the request is sent to another replica")]
+    Superseded,
+    #[error("the client's request has broken off")]
+    Broken,
+    #[error("the replica has answered before the request was complete")]
+    Answered,
+}
+
+/// The body that a client sends, shared by the attempts to pass it on.
+pub(crate) struct Source(Locked<State>);
+
+struct State {
+    /// `None` once it has ended, has broken, or is not wanted any more.
+    body: Option<ProxyBody>,
+    end: End,
+    /// What the present attempt has been given, or still gets, of what was read before it.
+    kept: VecDeque<Bytes>,
+    kept_bytes: usize,
+    /// What is read is kept.
+    keeps: bool,
+    /// What was read is all in `kept`.
+    whole: bool,
+    attempt: usize,
+    /// When a piece was taken the last time.
+    progress: Instant,
+    /// The replica has taken all that the client has sent, and waits for more.
+    waits: Option<Waker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    NotYet,
+    Complete,
+    Broken,
+    Unwanted,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+impl Source {
+    pub(crate) fn new(body: ProxyBody) -> Arc<Self> {
+        Arc::new(Self(Locked::new(State {
+            body: Some(body),
+            end: End::NotYet,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            keeps: true,
+            whole: true,
+            attempt: 0,
+            progress: Instant::now(),
+            waits: None,
+        })))
+    }
+
+    /// The body from its beginning, for the next attempt. The one of the attempt before is given up.
+    fn attempt(self: &Arc<Self>) -> RequestBody {
+        let mut state = self.0.lock();
+        state.attempt += 1;
+        state.progress = Instant::now();
+        RequestBody(Some(Reader {
+            source: Arc::clone(self),
+            attempt: state.attempt,
+            next: 0,
+        }))
+    }
+
+    /// Whether it can be sent once more from its beginning.
+    fn is_whole(&self) -> bool {
+        let state = self.0.lock();
+        state.whole && matches!(state.end, End::NotYet | End::Complete)
+    }
+
+    /// It is not going to be sent again.
+    fn keep_no_more(&self) {
+        self.0.lock().keeps = false;
+    }
+
+    /// Reads no more of it: the client is told so, and the connection to the replica is closed, unless it was complete.
+    fn cut(&self) {
+        let mut state = self.0.lock();
+        let body = state.finish(End::Unwanted);
+        let waker = state.waits.take();
+        drop(state);
+        drop(body);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl State {
+    /// Ends it, unless it has ended already.
+    fn finish(&mut self, end: End) -> Option<ProxyBody> {
+        if self.end == End::NotYet {
+            self.end = end;
+        }
+        self.body.take()
+    }
+
+    fn poll_piece(
+        &mut self,
+        next: &mut usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(piece) = self.kept.get(*next) {
+            *next += 1;
+            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
+        }
+        if !self.keeps {
+            self.kept = VecDeque::new();
+            *next = 0;
+        }
+        match self.end {
+            End::NotYet => self.poll_client(next, cx),
+            End::Complete => Poll::Ready(None),
+            End::Broken => Poll::Ready(Some(Err(Cut::Broken.into()))),
+            End::Unwanted => Poll::Ready(Some(Err(Cut::Answered.into()))),
+        }
+    }
+
+    fn poll_client(
+        &mut self,
+        next: &mut usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        self.waits = polled.is_pending().then(|| cx.waker().clone());
+        let frame = ready!(polled);
+        self.progress = Instant::now();
+        match frame {
+            Some(Ok(frame)) => {
+                if body.is_end_stream() {
+                    self.finish(End::Complete);
+                }
+                self.note(&frame, next);
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.finish(End::Broken);
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                self.finish(End::Complete);
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Keeps a piece, or forgets all if it is too much.
+    fn note(&mut self, frame: &Frame<Bytes>, next: &mut usize) {
+        let Some(data) = frame.data_ref() else {
+            // Trailers come last and with a body that ended: it is not worth keeping them.
+            self.whole = false;
+            return;
+        };
+        if self.keeps && self.kept_bytes + data.len() <= MAX_REPLAY && self.kept.len() < MAX_PIECES {
+            self.kept_bytes += data.len();
+            self.kept.push_back(data.clone());
+            *next += 1;
+        } else {
+            self.whole = false;
+            self.keeps = false;
+            self.kept = VecDeque::new();
+            *next = 0;
+        }
+    }
+}
+
+/// The body of a request, while it may still be sent to another replica; none if the request has none.
+#[derive(Debug)]
+pub(crate) struct Sendable(Option<Arc<Source>>);
+
+impl Sendable {
+    pub(crate) fn new(body: ProxyBody) -> Self {
+        Self((!body.is_end_stream()).then(|| Source::new(body)))
+    }
+
+    /// The body from its beginning, for the next attempt.
+    pub(crate) fn attempt(&self) -> RequestBody {
+        match &self.0 {
+            Some(source) => source.attempt(),
+            None => RequestBody(None),
+        }
+    }
+
+    /// Whether it can be sent once more.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.0.as_ref().is_none_or(|source| source.is_whole())
+    }
+
+    /// It is not going to be sent again: what follows concerns the attempt that goes on.
+    pub(crate) fn settle(self) -> Sent {
+        if let Some(source) = &self.0 {
+            source.keep_no_more();
+        }
+        Sent(self.0)
+    }
+
+    /// When the replica was given a piece the last time; `None` if there is none to give.
+    pub(crate) fn progress(&self) -> Option<Instant> {
+        Some(self.0.as_ref()?.0.lock().progress)
+    }
+
+    /// The replica waits for the client.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        self.0.as_ref().is_some_and(|source| {
+            let state = source.0.lock();
+            state.end == End::NotYet && state.waits.is_some()
+        })
+    }
+
+    /// The client's request has broken off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|source| source.0.lock().end == End::Broken)
+    }
+}
+
+/// The body of a request that is being answered.
+#[derive(Debug)]
+pub(crate) struct Sent(Option<Arc<Source>>);
+
+impl Sent {
+    /// The replica has got all of it.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|source| source.0.lock().end == End::Complete)
+    }
+
+    /// The client's request has broken off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|source| source.0.lock().end == End::Broken)
+    }
+}
+
+impl Drop for Sent {
+    /// The answer has ended: the rest is of no use.
+    fn drop(&mut self) {
+        if let Some(source) = &self.0 {
+            source.cut();
+        }
+    }
+}
+
+/// The body of one attempt.
+#[derive(Debug)]
+pub(crate) struct RequestBody(Option<Reader>);
+
+#[derive(Debug)]
+struct Reader {
+    source: Arc<Source>,
+    attempt: usize,
+    /// The piece of what was kept that comes next.
+    next: usize,
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(Reader {
+            source,
+            attempt,
+            next,
+        }) = &mut self.0
+        else {
+            return Poll::Ready(None);
+        };
+        let mut state = source.0.lock();
+        match state.attempt == *attempt {
+            true => state.poll_piece(next, cx),
+            false => Poll::Ready(Some(Err(Cut::Superseded.into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.as_ref().is_none_or(|reader| {
+            let state = reader.source.0.lock();
+            state.end == End::Complete && reader.next >= state.kept.len()
+        })
+    }
+}

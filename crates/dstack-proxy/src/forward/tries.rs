@@ -1,0 +1,153 @@
+//! Which replica a request is sent to next, after those that failed.
+
+use std::sync::Arc;
+
+use dstack_system::Random;
+
+use super::attempt::Failure;
+use crate::balance::{Candidate, choose, soonest};
+use crate::replica::Replica;
+
+/// Most attempts of one request.
+pub(crate) const MAX_ATTEMPTS: usize = 3;
+
+/// Replicas that a request was sent to without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Tries {
+    made: usize,
+    failed: Vec<usize>,
+    /// The replica whose used connection was closed: another one may do.
+    closed: Option<usize>,
+}
+
+/// What is to be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) place: usize,
+    /// Over a new connection.
+    pub(crate) fresh: bool,
+    /// No further attempt follows.
+    pub(crate) last: bool,
+}
+
+impl Tries {
+    /// The next replica: one that gets requests and has not failed; otherwise, where only a used connection was closed, the same
+    /// over a new one; otherwise one that is left out, unless it has failed this request.
+    pub(crate) fn next(&self, replicas: &[Arc<Replica>], random: &Random) -> Option<Choice> {
+        if self.made >= MAX_ATTEMPTS {
+            return None;
+        }
+        let last = self.made + 1 == MAX_ATTEMPTS;
+        let untried = replicas
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| !self.failed.contains(place) && self.closed != Some(*place))
+            .map(|(place, replica)| candidate(place, replica));
+        let choice = |place, fresh| Choice { place, fresh, last };
+        // The last attempt takes no chances.
+        choose(untried.clone(), |bound| random.below(bound))
+            .map(|place| choice(place, last))
+            .or_else(|| self.closed.map(|place| choice(place, true)))
+            .or_else(|| soonest(untried).map(|place| choice(place, last)))
+    }
+
+    /// This replica has not answered.
+    pub(crate) fn note(&mut self, place: usize, failure: Failure) {
+        self.made += 1;
+        if let (Failure::NotSent | Failure::Closed, None) = (failure, self.closed) {
+            self.closed = Some(place);
+        } else {
+            self.closed = self.closed.filter(|closed| *closed != place);
+            self.failed.push(place);
+        }
+    }
+}
+
+fn candidate(place: usize, replica: &Replica) -> Candidate {
+    Candidate {
+        place,
+        load: replica.in_flight(),
+        standing: replica.standing(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::http::{Connector, Wire};
+    use dstack_units::JobId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::replica::Visit;
+
+    #[derive(Debug)]
+    struct Nowhere;
+
+    #[async_trait]
+    impl Connector for Nowhere {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+
+    fn replicas(count: u128) -> Vec<Arc<Replica>> {
+        let replica = |id| Arc::new(Replica::new(JobId::new(Uuid::from_u128(id)), Arc::new(Nowhere)));
+        (0..count).map(replica).collect()
+    }
+
+    /// Places and whether over a new connection, when each attempt ends so.
+    fn tried(replicas: &[Arc<Replica>], failures: &[Failure]) -> Vec<(usize, bool)> {
+        let random = Random::seeded(3);
+        let mut tries = Tries::default();
+        let mut tried = Vec::new();
+        for failure in failures {
+            let Some(choice) = tries.next(replicas, &random) else {
+                break;
+            };
+            tried.push((choice.place, choice.fresh));
+            tries.note(choice.place, *failure);
+        }
+        tried
+    }
+
+    #[test]
+    fn each_attempt_goes_to_another_replica_and_the_third_is_the_last() {
+        let all = replicas(5);
+        let tried = tried(&all, &[Failure::Unreachable; 5]);
+        let mut places: Vec<usize> = tried.iter().map(|(place, _)| *place).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!((places.len(), tried.len()), (3, 3), "{tried:?}");
+        assert_eq!(
+            tried.iter().map(|(_, fresh)| *fresh).collect::<Vec<_>>(),
+            [false, false, true]
+        );
+    }
+
+    #[test]
+    fn the_only_replica_is_tried_again_over_a_new_connection_where_a_used_one_was_closed() {
+        let one = replicas(1);
+        assert_eq!(tried(&one, &[Failure::Closed; 5]), [(0, false), (0, true)]);
+        assert_eq!(tried(&one, &[Failure::Broken; 5]), [(0, false)]);
+    }
+
+    #[test]
+    fn a_replica_that_is_left_out_comes_last() {
+        let two = replicas(2);
+        Visit::begin(&two[0]).failed();
+        assert_eq!(
+            tried(&two, &[Failure::Closed; 5]),
+            [(1, false), (1, true), (0, true)]
+        );
+        assert_eq!(tried(&two, &[Failure::Broken; 5]), [(1, false), (0, false)]);
+        Visit::begin(&two[1]).failed();
+        assert_eq!(
+            tried(&two, &[Failure::Unreachable; 5]),
+            [(0, false), (1, false)],
+            "its pause ends first"
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! A request that is under way at a replica.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Replica;
+
+/// Counts as in flight until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    replica: Arc<Replica>,
+    /// It finds out whether the replica works again.
+    trial: bool,
+}
+
+impl Visit {
+    /// One more request at this replica.
+    pub(crate) fn begin(replica: &Arc<Replica>) -> Self {
+        replica.in_flight.fetch_add(1, Ordering::AcqRel);
+        let trial = replica.is_troubled() && replica.health.lock().sent();
+        Self {
+            replica: Arc::clone(replica),
+            trial,
+        }
+    }
+
+    pub(crate) fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// The replica could not be reached, or its answer broke.
+    pub(crate) fn failed(&mut self) {
+        self.trial = false;
+        self.replica.note_failure();
+    }
+
+    /// The replica has begun an answer.
+    pub(crate) fn answered(&mut self) {
+        self.trial = false;
+        self.replica.note_answer();
+    }
+
+    /// The replica has ended an answer.
+    pub(crate) fn completed(&self) {
+        self.replica.note_completion();
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if self.trial {
+            self.replica.health.lock().given_up();
+        }
+        if self.replica.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.replica.ended.notify_waiters();
+        }
+    }
+}

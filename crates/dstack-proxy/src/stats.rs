@@ -1,0 +1,251 @@
+//! What is counted of the requests of each service: for autoscaling and metrics. A request counts when it ends, if it reached a
+//! replica, or should have.
+
+mod histogram;
+mod windows;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use dstack_system::Locked;
+use dstack_units::RunId;
+use http::StatusCode;
+use tokio::time::Instant;
+
+pub use histogram::{BUCKETS, Histogram};
+use windows::Frames;
+pub use windows::Window;
+
+/// Lengths of the windows, in seconds.
+pub const WINDOWS: [u64; 3] = [30, 60, 300];
+
+/// Status of a request whose client has gone before the answer began, as nginx has it.
+const CLIENT_GONE: u16 = 499;
+
+/// The counts of one service.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// Requests of the last 30, 60 and 300 s.
+    pub windows: [Window; WINDOWS.len()],
+    /// Requests by the first digit of their status: 1 (upgraded connections) to 5. A client that goes before the answer begins
+    /// counts as 4.
+    pub by_class: [u64; 5],
+    /// Time until the head of the answer.
+    pub head: Histogram,
+    /// Time until the end of the answer, of upgraded connections until they were closed.
+    pub total: Histogram,
+}
+
+/// The counts of all services.
+#[derive(Debug)]
+pub struct StatsRegistry {
+    since: Instant,
+    services: ArcSwap<HashMap<RunId, Arc<ServiceStats>>>,
+}
+
+impl Default for StatsRegistry {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            services: ArcSwap::default(),
+        }
+    }
+}
+
+impl StatsRegistry {
+    /// The counts of a service now; `None` before its first request.
+    pub fn snapshot(&self, run: RunId) -> Option<Snapshot> {
+        let services = self.services.load();
+        Some(services.get(&run)?.snapshot(Instant::now()))
+    }
+
+    /// Forgets a service. A request to it that comes later is counted from 0, until it is forgotten again.
+    pub fn forget(&self, run: RunId) {
+        self.retain(|one| one != run);
+    }
+
+    /// Forgets all services but these.
+    pub fn retain(&self, keep: impl Fn(RunId) -> bool) {
+        if self.services.load().keys().all(|run| keep(*run)) {
+            return;
+        }
+        self.services.rcu(|services| {
+            let kept = services.iter().filter(|(run, _)| keep(**run));
+            kept.map(|(run, stats)| (*run, Arc::clone(stats)))
+                .collect::<HashMap<_, _>>()
+        });
+    }
+
+    /// A request to a service begins at this time.
+    pub(crate) fn begin(&self, run: RunId, started: Instant) -> Record {
+        Record {
+            stats: self.of(run),
+            started,
+            head: None,
+            status: CLIENT_GONE,
+        }
+    }
+
+    fn of(&self, run: RunId) -> Arc<ServiceStats> {
+        if let Some(known) = self.services.load().get(&run) {
+            return Arc::clone(known);
+        }
+        let new = Arc::new(ServiceStats {
+            since: self.since,
+            counts: Locked::default(),
+        });
+        let before = self.services.rcu(|services| {
+            let mut services = HashMap::clone(services);
+            services.entry(run).or_insert_with(|| Arc::clone(&new));
+            services
+        });
+        // Somebody else may have been first.
+        before.get(&run).map_or(new, Arc::clone)
+    }
+}
+
+#[derive(Debug)]
+struct ServiceStats {
+    /// Seconds of frames count from here.
+    since: Instant,
+    counts: Locked<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    frames: Frames,
+    by_class: [u64; 5],
+    head: Histogram,
+    total: Histogram,
+}
+
+impl ServiceStats {
+    fn second(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.since).as_secs()
+    }
+
+    fn add(&self, now: Instant, status: u16, head: Duration, total: Duration) {
+        let second = self.second(now);
+        let class = usize::from(status / 100).saturating_sub(1);
+        let mut counts = self.counts.lock();
+        counts.frames.add(second, head, total);
+        if let Some(count) = counts.by_class.get_mut(class) {
+            *count += 1;
+        }
+        counts.head.add(head);
+        counts.total.add(total);
+    }
+
+    fn snapshot(&self, now: Instant) -> Snapshot {
+        let second = self.second(now);
+        let counts = self.counts.lock();
+        Snapshot {
+            windows: WINDOWS.map(|seconds| counts.frames.window(second, seconds)),
+            by_class: counts.by_class,
+            head: counts.head.clone(),
+            total: counts.total.clone(),
+        }
+    }
+}
+
+/// A request that is counted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Record {
+    stats: Arc<ServiceStats>,
+    started: Instant,
+    head: Option<Duration>,
+    status: u16,
+}
+
+impl Record {
+    /// The answer has begun.
+    pub(crate) fn answered(&mut self, status: StatusCode) {
+        self.status = status.as_u16();
+        self.head = Some(self.started.elapsed());
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let total = now.saturating_duration_since(self.started);
+        self.stats
+            .add(now, self.status, self.head.unwrap_or(total), total);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn run(number: u128) -> RunId {
+        RunId::new(Uuid::from_u128(number))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_counts_when_it_ends() {
+        let stats = StatsRegistry::default();
+        let mut record = stats.begin(run(1), Instant::now());
+        advance(Duration::from_secs(2)).await;
+        record.answered(StatusCode::OK);
+        advance(Duration::from_secs(4)).await;
+        assert_eq!(stats.snapshot(run(1)).unwrap(), empty());
+        drop(record);
+        let snapshot = stats.snapshot(run(1)).unwrap();
+        let times = |window: Window| {
+            (
+                window.seconds,
+                window.requests,
+                window.head_time,
+                window.request_time,
+            )
+        };
+        assert_eq!(
+            snapshot.windows.map(times),
+            [(30, 1, 2.0, 6.0), (60, 1, 2.0, 6.0), (300, 1, 2.0, 6.0)]
+        );
+        assert_eq!(snapshot.by_class, [0, 1, 0, 0, 0]);
+        advance(Duration::from_secs(30)).await;
+        assert_eq!(
+            stats
+                .snapshot(run(1))
+                .unwrap()
+                .windows
+                .map(|window| window.requests),
+            [0, 1, 1]
+        );
+    }
+
+    fn empty() -> Snapshot {
+        Snapshot {
+            windows: WINDOWS.map(|seconds| Window {
+                seconds,
+                ..Window::default()
+            }),
+            ..Snapshot::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_goes_before_the_answer_counts_as_its_own_fault() {
+        let stats = StatsRegistry::default();
+        drop(stats.begin(run(1), Instant::now()));
+        assert_eq!(stats.snapshot(run(1)).unwrap().by_class, [0, 0, 0, 1, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_ends_after_its_service_is_forgotten_counts_nowhere() {
+        let stats = StatsRegistry::default();
+        let record = stats.begin(run(1), Instant::now());
+        drop(stats.begin(run(2), Instant::now()));
+        stats.forget(run(1));
+        drop(record);
+        assert_eq!(stats.snapshot(run(1)), None);
+        assert!(stats.snapshot(run(2)).is_some());
+    }
+}

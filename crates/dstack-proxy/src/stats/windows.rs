@@ -1,0 +1,122 @@
+//! Requests of the last seconds. Pure: the time is handed in, in whole seconds since some beginning.
+
+use std::time::Duration;
+
+/// The longest window, in seconds; older requests are forgotten.
+const KEPT: u64 = 300;
+
+/// Requests that ended within one second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Frame {
+    second: u64,
+    requests: u64,
+    /// Until the head of the answer, of all together.
+    head: Duration,
+    /// Until the end of the answer, of all together.
+    total: Duration,
+}
+
+/// Requests within a window of time.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Window {
+    /// Its length in seconds.
+    pub seconds: u64,
+    /// Requests that have ended in it.
+    pub requests: u64,
+    /// How long they took until the head of their answer, in seconds on average; 0 if there were none.
+    pub head_time: f64,
+    /// How long they took until the end of their answer, in seconds on average; 0 if there were none.
+    pub request_time: f64,
+}
+
+/// One frame per second, the oldest overwritten.
+#[derive(Debug)]
+pub(super) struct Frames(Box<[Frame]>);
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self((0..KEPT).map(|_| Frame::default()).collect())
+    }
+}
+
+impl Frames {
+    pub(super) fn add(&mut self, second: u64, head: Duration, total: Duration) {
+        let place = usize::try_from(second % KEPT).unwrap_or(0);
+        let Some(frame) = self.0.get_mut(place) else {
+            return;
+        };
+        if frame.second != second {
+            *frame = Frame {
+                second,
+                ..Frame::default()
+            };
+        }
+        frame.requests += 1;
+        frame.head += head;
+        frame.total += total;
+    }
+
+    /// The last `seconds` at this time, the present second among them; 300 at most.
+    pub(super) fn window(&self, now: u64, seconds: u64) -> Window {
+        let inside = |frame: &&Frame| frame.second <= now && frame.second + seconds > now;
+        let (mut requests, mut head, mut total) = (0, Duration::ZERO, Duration::ZERO);
+        for frame in self.0.iter().filter(inside) {
+            requests += frame.requests;
+            head += frame.head;
+            total += frame.total;
+        }
+        Window {
+            seconds,
+            requests,
+            head_time: average(head, requests),
+            request_time: average(total, requests),
+        }
+    }
+}
+
+fn average(sum: Duration, count: u64) -> f64 {
+    match count {
+        0 => 0.0,
+        count => sum.as_secs_f64() / count as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_are_averages_of_the_window() {
+        let mut frames = Frames::default();
+        let seconds = Duration::from_secs;
+        frames.add(100, seconds(1), seconds(2));
+        frames.add(129, seconds(3), seconds(6));
+        let window = |requests, head_time, request_time| Window {
+            seconds: 30,
+            requests,
+            head_time,
+            request_time,
+        };
+        assert_eq!(frames.window(129, 30), window(2, 2.0, 4.0));
+        assert_eq!(frames.window(130, 30), window(1, 3.0, 6.0));
+        assert_eq!(frames.window(159, 30), window(0, 0.0, 0.0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_has_the_requests_of_its_seconds(
+            mut at in prop::collection::vec(0_u64..2000, 0..50),
+            seconds in prop::sample::select(vec![1_u64, 30, 60, 300]),
+            later in 0_u64..400,
+        ) {
+            at.sort_unstable();
+            let now = at.last().copied().unwrap_or(0) + later;
+            let mut frames = Frames::default();
+            at.iter().for_each(|second| frames.add(*second, Duration::ZERO, Duration::ZERO));
+            let expected = at.iter().filter(|second| *second + seconds > now).count() as u64;
+            prop_assert_eq!(frames.window(now, seconds).requests, expected);
+        }
+    }
+}

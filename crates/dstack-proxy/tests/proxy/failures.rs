@@ -1,0 +1,241 @@
+//! Replicas that answer garbage, die in the middle, or are not there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dstack_proxy::replica::Standing;
+use dstack_system::task;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::harness::*;
+
+#[tokio::test]
+async fn what_is_no_answer_is_a_bad_gateway() {
+    for garbage in [
+        &b""[..],
+        b"\x16\x03\x01\x00\x05hello",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5",
+        b"HTTP/1.1 20x OK\r\n\r\n",
+        b"HTTP/3.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+    ] {
+        let peer = Peer::writes(garbage).await;
+        let proxy = Proxy::of(&[&peer]).await;
+        let text = String::from_utf8_lossy(garbage);
+        let (status, body) = soon(proxy.get("/")).await;
+        assert_eq!(
+            (status, body.as_str()),
+            (502, r#"{"detail":"Error requesting upstream"}"#),
+            "{text}"
+        );
+        soon(proxy.replica(0).idle()).await;
+        assert!(
+            matches!(proxy.replica(0).standing(), Standing::Out { .. }),
+            "{text}"
+        );
+        assert_eq!(proxy.by_class(), [0, 0, 0, 0, 1]);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_breaks_for_the_client() {
+    for broken in [
+        &b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc"[..],
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-1\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\nabc\r\n0\r\n\r\n",
+    ] {
+        let peer = Peer::writes(broken).await;
+        let proxy = Proxy::of(&[&peer]).await;
+        let text = String::from_utf8_lossy(broken);
+        let raw = soon(proxy.raw("GET / HTTP/1.1\r\nHost: a\r\n\r\n")).await;
+        // What breaks at once may break before its head is written.
+        assert!(
+            raw.is_empty() || raw.starts_with("HTTP/1.1 200 OK\r\n"),
+            "{text}: {raw}"
+        );
+        assert!(!raw.ends_with("0\r\n\r\n"), "{text}: {raw}");
+        let answer = soon(proxy.send(get("/"))).await;
+        let body = match answer {
+            Ok(answer) => soon(whole(answer.into_body())).await,
+            Err(_) => None,
+        };
+        assert_eq!(body, None, "{text}");
+        soon(proxy.replica(0).idle()).await;
+        assert!(
+            matches!(proxy.replica(0).standing(), Standing::Out { .. }),
+            "{text}"
+        );
+    }
+}
+
+/// A peer that never stops writing the same, once it was asked.
+async fn endless(begin: &'static [u8], again: &'static [u8]) -> (Peer, Arc<AtomicUsize>) {
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&written);
+    let peer = Peer::tcp(move |_, mut stream| {
+        let count = Arc::clone(&count);
+        async move {
+            read_head(&mut stream).await;
+            stream.write_all(begin).await.unwrap();
+            while stream.write_all(again).await.is_ok() {
+                count.fetch_add(again.len(), Ordering::SeqCst);
+            }
+        }
+    })
+    .await;
+    (peer, written)
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_read_to_its_limit_only() {
+    const LINE: &[u8] = b"x-more: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n";
+    let (peer, written) = endless(b"HTTP/1.1 200 OK\r\n", LINE).await;
+    let proxy = Proxy::of(&[&peer]).await;
+    assert_eq!(soon(proxy.get("/")).await.0, 502);
+    assert!(
+        written.load(Ordering::SeqCst) < 16 * 1024 * 1024,
+        "what sockets hold"
+    );
+    let (peer, _) = endless(b"HTTP/1.1 200 OK\r\nx-long: ", &[b'x'; 1024]).await;
+    let proxy = Proxy::of(&[&peer]).await;
+    assert_eq!(soon(proxy.get("/")).await.0, 502);
+}
+
+#[tokio::test]
+async fn a_service_without_replicas_is_unavailable_and_the_request_counts() {
+    let proxy = Proxy::of(&[]).await;
+    assert_eq!(proxy.get("/").await.0, 503);
+    assert_eq!(proxy.by_class(), [0, 0, 0, 0, 1]);
+}
+
+#[tokio::test]
+async fn nothing_else_is_disturbed_by_a_replica_that_breaks() {
+    let good = Peer::says("good").await;
+    let proxy = Proxy::of(&[&good]).await;
+    let bad = Peer::writes(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc").await;
+    let broken = Proxy::of(&[&bad]).await;
+    for _ in 0..10 {
+        let (answer, broken) = tokio::join!(proxy.get("/"), broken.send(get("/")));
+        assert_eq!(answer, (200, "good".to_owned()));
+        if let Ok(broken) = broken {
+            assert_eq!(whole(broken.into_body()).await, None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_replica_is_left_out_at_once_and_taken_again_later() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let good = Peer::says("good").await;
+    let replicas = [
+        good.replica(),
+        dstack_proxy::Replica::new(
+            dstack_units::JobId::new(uuid::Uuid::from_u128(9)),
+            Arc::new(dstack_agent_api::http::TcpConnector { address }),
+        ),
+    ];
+    let proxy = Proxy::new(service(replicas, Duration::from_secs(5))).await;
+    while matches!(proxy.replica(1).standing(), Standing::Up) {
+        assert_eq!(proxy.get("/").await, (200, "good".to_owned()));
+    }
+    for _ in 0..5 {
+        assert_eq!(proxy.get("/").await, (200, "good".to_owned()));
+    }
+    let again = Peer::listening(TcpListener::bind(address).await.unwrap(), |_, stream| {
+        serve_http(stream, |_| async {
+            http::Response::new(dstack_proxy::body::full("again"))
+        })
+    });
+    soon(async {
+        while proxy.get("/").await.1 != "again" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(matches!(proxy.replica(1).standing(), Standing::Up));
+    assert!(again.accepted() > 0);
+    assert_eq!(proxy.by_class()[4], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_get_fails_when_a_replica_is_killed_under_load() {
+    async fn slow(_: http::Request<hyper::body::Incoming>) -> http::Response<dstack_proxy::ProxyBody> {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        http::Response::new(dstack_proxy::body::full("ok"))
+    }
+    let (first, second) = (Peer::http(slow).await, Peer::http(slow).await);
+    let proxy = Arc::new(Proxy::of(&[&first, &second]).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..16)
+        .map(|_| {
+            let (proxy, stop) = (Arc::clone(&proxy), Arc::clone(&stop));
+            task::spawn("client", async move {
+                let mut served = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    assert_eq!(proxy.get("/").await, (200, "ok".to_owned()));
+                    served += 1;
+                }
+                served
+            })
+        })
+        .collect();
+    let total = || proxy.by_class()[1];
+    soon(async {
+        while total() < 300 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        first.kill();
+        let until = total() + 300;
+        while total() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    for client in clients {
+        assert!(client.await.unwrap().expect("no request has failed") > 0);
+    }
+    assert!(first.accepted() > 0, "it was used before");
+    assert_eq!(proxy.by_class()[4], 0);
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_its_request_off_is_not_the_fault_of_the_replica() {
+    let peer = Peer::tcp(|_, mut stream| async move {
+        stream.read_to_end(&mut Vec::new()).await.ok();
+    })
+    .await;
+    let proxy = Proxy::of(&[&peer]).await;
+    for request in [
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n",
+    ] {
+        let mut stream = proxy.connect().await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        while proxy.replica(0).in_flight() == 0 {
+            tokio::task::yield_now().await;
+        }
+        stream.shutdown().await.unwrap();
+        soon(stream.read_to_end(&mut Vec::new())).await.ok();
+        soon(proxy.replica(0).idle()).await;
+        assert!(matches!(proxy.replica(0).standing(), Standing::Up), "{request}");
+    }
+    assert_eq!(proxy.by_class(), [0, 0, 0, 3, 0]);
+}
