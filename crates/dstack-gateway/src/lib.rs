@@ -11,6 +11,7 @@
 
 pub mod api;
 pub mod auth;
+mod bounded;
 pub mod gateway;
 mod log;
 pub mod models;

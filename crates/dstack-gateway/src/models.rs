@@ -7,13 +7,14 @@ use bytes::Bytes;
 use dstack_proxy::models::{Call, Endpoint, ModelApi, list};
 use dstack_proxy::{ProxyBody, refusal};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 
 use crate::auth::{self, Auth, Verdict};
+use crate::bounded::{TooLong, bounded};
 use crate::sites::Sites;
 
 /// Bytes of a call of a model, which is read as a whole.
-const MAX_BODY: usize = 64 * 1024 * 1024;
+const MAX_BODY: u64 = 64 * 1024 * 1024;
 
 /// Answers calls of models.
 #[derive(Debug, Clone)]
@@ -74,9 +75,10 @@ impl Models {
 }
 
 async fn whole(body: ProxyBody) -> Result<Bytes, StatusCode> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    let too_long = TooLong::default();
+    match bounded(body, MAX_BODY, too_long.clone()).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(StatusCode::PAYLOAD_TOO_LARGE),
+        Err(_) if too_long.is_so() => Err(StatusCode::PAYLOAD_TOO_LARGE),
         Err(_) => Err(StatusCode::BAD_REQUEST),
     }
 }

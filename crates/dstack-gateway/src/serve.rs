@@ -4,7 +4,6 @@
 //! * `request` — which site a request is for; `service` — the checks before a service, in nginx's order.
 //! * `head` — what a request says of itself; `path` — paths as checks see them.
 
-mod body;
 mod connection;
 mod head;
 pub mod listener;

@@ -8,9 +8,9 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
-use super::body::{TooLong, bounded};
 use super::{Front, Peer, head, origin, path};
 use crate::auth::{self, Verdict};
+use crate::bounded::{TooLong, bounded};
 use crate::sites::ServiceSite;
 
 /// The answer of a service.

@@ -12,10 +12,10 @@ use hyper::body::{Body, Frame, SizeHint};
 
 /// Tells that a body was longer than it may be.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TooLong(Arc<AtomicBool>);
+pub(crate) struct TooLong(Arc<AtomicBool>);
 
 impl TooLong {
-    pub(super) fn is_so(&self) -> bool {
+    pub(crate) fn is_so(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -28,7 +28,7 @@ struct Bounded {
 }
 
 /// A body that breaks off when it is longer than `limit` bytes.
-pub(super) fn bounded(inner: ProxyBody, limit: u64, too_long: TooLong) -> ProxyBody {
+pub(crate) fn bounded(inner: ProxyBody, limit: u64, too_long: TooLong) -> ProxyBody {
     let bounded = Bounded {
         inner,
         left: limit,
