@@ -63,6 +63,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
+    /// There are no threads to run on.
+    #[error("cannot start threads")]
+    Threads(#[source] io::Error),
     /// TLS cannot be spoken.
     #[error("cannot speak TLS")]
     Tls(#[from] rustls::Error),

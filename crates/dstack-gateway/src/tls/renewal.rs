@@ -66,10 +66,12 @@ impl Certificates {
             this.obtain(&name, Wanted::Renewed).await
         });
         let problem = match timeout(ORDER_LIMIT, ordering).await {
-            Ok(Ok(Some(Ok(())))) => {
+            Ok(Ok(Some(Ok(())))) if self.has(domain, Wanted::Renewed) => {
                 failures.remove(domain);
                 return;
             }
+            // Without a pause it would be ordered again and again.
+            Ok(Ok(Some(Ok(())))) => "the new certificate is due for renewal as well: is the clock right?".to_owned(),
             Ok(Ok(Some(Err(error)))) => chain(&error).to_string(),
             Ok(_) => task::Panicked.to_string(),
             Err(_) => "the certificate authority is too slow".to_owned(),
