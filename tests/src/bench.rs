@@ -6,6 +6,7 @@ pub mod measures;
 mod overload;
 mod plans;
 pub mod report;
+mod services;
 pub mod subject;
 
 pub use report::{Report, Row, Unit};

@@ -68,9 +68,21 @@ impl Load {
         token: Option<&str>,
         body: impl Fn(usize) -> String,
     ) -> Result<Measured> {
+        self.send(port, head("POST", path, token), &body)
+    }
+
+    /// Gets a path of a server on a loopback port.
+    ///
+    /// # Errors
+    /// As [`Load::run`].
+    pub fn get(self, port: u16, path: &str, token: Option<&str>) -> Result<Measured> {
+        self.send(port, head("GET", path, token), &|_| String::new())
+    }
+
+    fn send(self, port: u16, head: String, body: &dyn Fn(usize) -> String) -> Result<Measured> {
         let requests = Requests {
-            head: head(path, token),
-            body: &body,
+            head,
+            body,
             next: Cell::new(0),
             limit: self.requests,
         };
@@ -95,11 +107,11 @@ impl Load {
     }
 }
 
-fn head(path: &str, token: Option<&str>) -> String {
+fn head(method: &str, path: &str, token: Option<&str>) -> String {
     let authorization = token
         .map(|token| format!("authorization: Bearer {token}\r\n"))
         .unwrap_or_default();
-    format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n")
+    format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n")
 }
 
 /// The requests of one load, shared by its clients.
@@ -147,7 +159,10 @@ impl Requests<'_> {
 }
 
 fn request(head: &str, body: &str) -> String {
-    format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+    match head.starts_with("GET ") {
+        true => format!("{head}\r\n"),
+        false => format!("{head}content-length: {}\r\n\r\n{body}", body.len()),
+    }
 }
 
 /// An answer; its text is in the buffer.

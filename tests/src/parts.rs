@@ -60,6 +60,11 @@ pub fn python_env() -> Part<PathBuf> {
     Ok(PathBuf::from(folder))
 }
 
+/// The virtual environment with the Python clients of OpenAI and of WebSockets.
+pub fn openai_env() -> Part<PathBuf> {
+    variable("DSTACK_TEST_OPENAI_ENV").map(PathBuf::from)
+}
+
 /// The virtual environment with Schemathesis.
 pub fn schemathesis() -> Part<PathBuf> {
     variable("DSTACK_TEST_SCHEMATHESIS").map(PathBuf::from)

@@ -46,6 +46,7 @@ impl TestEnv {
         let mut env = TestEnv::empty();
         env.docker();
         env.start_postgres(Durability::Synced);
+        env.note("measures beside nginx", package::ensure("nginx", "nginx"));
         env.warn();
         env
     }
@@ -141,6 +142,12 @@ impl TestEnv {
                 "aws.txt",
                 "DSTACK_TEST_AWS_ENV",
                 "tests with boto3 and moto",
+            ),
+            (
+                "openai",
+                "openai.txt",
+                "DSTACK_TEST_OPENAI_ENV",
+                "tests with the clients of OpenAI and of WebSockets",
             ),
         ];
         for (name, requirements, variable, tests) in environments {

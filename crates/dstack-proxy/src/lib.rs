@@ -5,6 +5,7 @@
 //! * [`balance`] — which replica gets a request.
 //! * [`forward`] — one request to one of the replicas of a service, and its answer.
 //! * [`probe`] — asks one replica whether it answers.
+//! * [`models`] — the API of models, in front of services.
 //! * [`body`] — bodies on their way through, and answers of the proxy itself.
 //! * [`client`] — who sent a request.
 //! * [`stats`] — what is counted of the requests of each service.
@@ -16,6 +17,7 @@ pub mod balance;
 pub mod body;
 pub mod client;
 pub mod forward;
+pub mod models;
 pub mod probe;
 pub mod rate_limit;
 pub mod replica;

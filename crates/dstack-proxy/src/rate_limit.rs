@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 /// Most clients that are remembered for one limit. 10 MB of nginx hold about as many.
@@ -36,16 +37,13 @@ pub struct RateLimit {
     pub burst: u64,
 }
 
-/// The value of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum ClientKey {
-    Address(IpAddr),
-    Header(HeaderValue),
-}
-
 /// The limits of a service, and what its clients have used of them.
 #[derive(Debug, Default)]
-pub struct RateLimits(Vec<(RateLimit, Buckets)>);
+pub struct RateLimits {
+    limits: Vec<(RateLimit, Buckets)>,
+    /// Clients are remembered by the hash of their address or header: values may be long, and hold what they came with.
+    hashes: RandomState,
+}
 
 impl RateLimits {
     /// Of which nothing is used yet.
@@ -54,25 +52,25 @@ impl RateLimits {
             let buckets = Buckets::new(limit.rps, limit.burst, MAX_CLIENTS);
             (limit, buckets)
         };
-        Self(limits.into_iter().map(with_buckets).collect())
+        Self {
+            limits: limits.into_iter().map(with_buckets).collect(),
+            hashes: RandomState::new(),
+        }
     }
 
     /// Whether a request may go on; if so, it is counted. Otherwise it is to be answered with 429.
     pub fn admit(&mut self, path: &str, address: IpAddr, headers: &HeaderMap, now: Instant) -> bool {
-        let fitting = self
-            .0
-            .iter_mut()
-            .filter(|(limit, _)| path.starts_with(&limit.prefix));
+        let fitting = self.limits.iter_mut();
+        let fitting = fitting.filter(|(limit, _)| path.starts_with(&limit.prefix));
         let Some((limit, buckets)) = fitting.max_by_key(|(limit, _)| limit.prefix.len()) else {
             return true;
         };
         let key = match &limit.key {
-            Key::Address => Some(ClientKey::Address(address)),
-            Key::Header(name) => headers
-                .get(name)
-                .filter(|value| !value.is_empty())
-                .cloned()
-                .map(ClientKey::Header),
+            Key::Address => Some(self.hashes.hash_one(address)),
+            Key::Header(name) => {
+                let value = headers.get(name).filter(|value| !value.is_empty());
+                value.map(|value| self.hashes.hash_one(value))
+            }
         };
         key.is_none_or(|key| buckets.admit(key, now))
     }
@@ -86,7 +84,7 @@ struct Buckets {
     /// As full as a bucket may be after a request, in millionths of a request, the first one not counted.
     burst: u64,
     most: usize,
-    clients: HashMap<ClientKey, Bucket>,
+    clients: HashMap<u64, Bucket>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +104,7 @@ impl Buckets {
         }
     }
 
-    fn admit(&mut self, key: ClientKey, now: Instant) -> bool {
+    fn admit(&mut self, key: u64, now: Instant) -> bool {
         if self.clients.len() >= self.most && !self.clients.contains_key(&key) {
             self.make_room(now);
         }
@@ -160,5 +158,169 @@ impl Bucket {
         let passed: Duration = now.saturating_duration_since(self.since);
         let leaked = passed.as_nanos() * u128::from(rate) / 1_000_000_000;
         u64::try_from(leaked).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn limit(prefix: &str, rps: f64, burst: u64) -> RateLimit {
+        RateLimit {
+            prefix: prefix.to_owned(),
+            key: Key::Address,
+            rps,
+            burst,
+        }
+    }
+
+    fn by_header(prefix: &str) -> RateLimit {
+        RateLimit {
+            key: Key::Header(HeaderName::from_static("x-user")),
+            ..limit(prefix, 1.0, 0)
+        }
+    }
+
+    /// How many of so many requests at once may go on.
+    fn admitted(
+        limits: &mut RateLimits,
+        path: &str,
+        count: usize,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> usize {
+        let admit = |_: &usize| limits.admit(path, address(1), headers, now);
+        (0..count).filter(admit).count()
+    }
+
+    #[test]
+    fn a_burst_may_come_at_once_and_then_as_much_as_leaks_out() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([limit("/", 2.0, 3)]);
+        let mut at = |millis| {
+            admitted(
+                &mut limits,
+                "/a",
+                10,
+                &none,
+                start + Duration::from_millis(millis),
+            )
+        };
+        assert_eq!([at(0), at(499), at(500), at(1000), at(60_000)], [4, 0, 1, 1, 4]);
+    }
+
+    #[test]
+    fn rates_are_exact_to_one_request_in_a_minute() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([limit("/", 1.0 / 60.0, 0)]);
+        let mut at = |seconds| admitted(&mut limits, "/", 10, &none, start + Duration::from_secs(seconds));
+        assert_eq!([at(0), at(59), at(61), at(120), at(122)], [1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn of_several_prefixes_the_longest_counts_alone() {
+        let start = Instant::now();
+        let none = HeaderMap::new();
+        let mut limits = RateLimits::new([
+            limit("/v1/", 1.0, 4),
+            limit("/", 1.0, 0),
+            limit("/v1/chat", 1.0, 1),
+        ]);
+        let mut of = |path| admitted(&mut limits, path, 10, &none, start);
+        assert_eq!(
+            [of("/v1/chat/completions"), of("/v1/models"), of("/v2")],
+            [2, 5, 1]
+        );
+        let mut limits = RateLimits::new([limit("/v1/", 1.0, 0)]);
+        assert_eq!(
+            admitted(&mut limits, "/v1", 10, &none, start),
+            10,
+            "no limit fits"
+        );
+    }
+
+    #[test]
+    fn clients_are_told_apart_by_address_or_header_and_without_the_header_there_is_no_limit() {
+        let start = Instant::now();
+        let mut limits = RateLimits::new([limit("/a", 1.0, 0), by_header("/h")]);
+        let user = |name: &'static str| {
+            HeaderMap::from_iter([(HeaderName::from_static("x-user"), HeaderValue::from_static(name))])
+        };
+        let mut ask = |path, last, name| limits.admit(path, address(last), &user(name), start);
+        assert_eq!(
+            [ask("/a", 1, "u"), ask("/a", 2, "u"), ask("/a", 1, "v")],
+            [true, true, false]
+        );
+        assert_eq!(
+            [ask("/h", 1, "u"), ask("/h", 2, "u"), ask("/h", 1, "v")],
+            [true, false, true]
+        );
+        assert_eq!([ask("/h", 1, ""), ask("/h", 1, "")], [true, true]);
+        assert_eq!(admitted(&mut limits, "/h", 10, &HeaderMap::new(), start), 10);
+    }
+
+    #[test]
+    fn clients_whose_buckets_are_empty_are_forgotten_first_and_then_those_that_were_silent_for_longest() {
+        let start = Instant::now();
+        let mut buckets = Buckets::new(1.0, 10, 4);
+        let at = |millis| start + Duration::from_millis(millis);
+        for last in 0..4 {
+            assert!(buckets.admit(last, at(300 * last)));
+        }
+        buckets.admit(4, at(1100)); // the first one's is empty
+        assert!(!buckets.clients.contains_key(&0));
+        assert_eq!(buckets.clients.len(), 4);
+        buckets.admit(5, at(1101));
+        assert!(buckets.clients.contains_key(&4) && !buckets.clients.contains_key(&1));
+        assert!(buckets.clients.len() <= 4);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_go_on_than_the_rate_and_the_burst_allow_and_no_fewer(
+            pauses in prop::collection::vec(0_u64..3000, 1..60),
+            per_minute in 1_u64..600,
+            burst in 0_u64..20,
+        ) {
+            let start = Instant::now();
+            let mut limits = RateLimits::new([limit("/", per_minute as f64 / 60.0, burst)]);
+            let (mut millis, mut admitted, mut level) = (0, 0_u64, None);
+            for pause in pauses {
+                millis += pause;
+                let now = start + Duration::from_millis(millis);
+                let on = limits.admit("/", address(1), &HeaderMap::new(), now);
+                admitted += u64::from(on);
+                // A level that counts the last request as well, in requests: what may come beside the burst is one.
+                let (before, since) = level.unwrap_or((0.0, millis));
+                let leaked = (millis - since) as f64 * per_minute as f64 / 60_000.0;
+                let with_this = f64::max(before - leaked, 0.0) + 1.0;
+                let room = burst as f64 + 1.0 - with_this;
+                prop_assert!(on == (room >= 0.0) || room.abs() < 1e-3, "{room}");
+                if on {
+                    level = Some((with_this, millis));
+                }
+                let most = burst as f64 + 1.001 + millis as f64 * per_minute as f64 / 60_000.0;
+                prop_assert!(admitted as f64 <= most);
+            }
+        }
+
+        #[test]
+        fn the_number_of_clients_that_are_remembered_is_bounded(lasts in prop::collection::vec(0_u64..256, 1..300)) {
+            let start = Instant::now();
+            let mut buckets = Buckets::new(0.1, 5, 8);
+            for (index, last) in lasts.into_iter().enumerate() {
+                buckets.admit(last, start + Duration::from_millis(index as u64 / 3));
+                prop_assert!(buckets.clients.len() <= 8);
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ use dstack_agent_api::http::Connector;
 use dstack_engine::services::Idle;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
+use dstack_proxy::models::{ModelApi, NoAccounting};
 use dstack_proxy::{Forwarder, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
@@ -25,6 +26,7 @@ use dstack_units::{JobId, RunId};
 use tokio::sync::Notify;
 
 use self::replicas::Replicas;
+use crate::state::Data;
 
 /// Other servers hear within milliseconds which job gets no requests any more; one whose database has paused, a little later.
 const TO_BE_HEARD: Duration = Duration::from_secs(2);
@@ -44,7 +46,8 @@ struct Inner {
     database: Database,
     /// How long a replica may be silent.
     read_timeout: Duration,
-    forwarder: Forwarder,
+    forwarder: Arc<Forwarder>,
+    models: ModelApi,
     ports: OnceLock<Arc<dyn Ports>>,
     routes: ArcSwap<Routes>,
     replicas: Replicas,
@@ -67,10 +70,14 @@ struct Reading {
 
 impl ServiceRoutes {
     /// No routes yet.
-    pub fn new(database: Database, forwarder: Forwarder, read_timeout: Duration) -> Self {
+    pub fn new(data: &Data, read_timeout: Duration) -> Self {
+        let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
+        let forwarder = Arc::new(Forwarder::new(random.clone()));
+        let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
-            database,
+            database: data.database.clone(),
             read_timeout,
+            models: ModelApi::new(through, Arc::new(NoAccounting), clock, random),
             forwarder,
             ports: OnceLock::new(),
             routes: ArcSwap::default(),
@@ -96,9 +103,9 @@ impl ServiceRoutes {
         &self.0.forwarder
     }
 
-    /// How long a replica may be silent.
-    pub fn read_timeout(&self) -> Duration {
-        self.0.read_timeout
+    /// Answers calls to models.
+    pub fn models(&self) -> &ModelApi {
+        &self.0.models
     }
 }
 

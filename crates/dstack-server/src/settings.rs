@@ -9,14 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use dstack_images::{DefaultRegistry, RegistryCredentials};
 use dstack_plan::orphans::{Policy as OrphanPolicy, Removes};
 use dstack_plan::placement::HostNetwork;
 use dstack_store::DatabaseOptions;
 use dstack_system::{Secret, env};
 use dstack_telemetry::{MetricsExporters, Options as TelemetryOptions, Rates, SentryOptions, TelemetryError};
+use ipnet::IpNet;
 use url::Url;
 
 use crate::access::FailedLogins;

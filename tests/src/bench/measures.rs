@@ -12,6 +12,7 @@ use super::hosts::{connected, hosts};
 use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
+use super::services::services;
 use super::subject::Subject;
 use crate::hostile::Hostile;
 use crate::load::{Latency, Load};
@@ -32,7 +33,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 15] = [
+pub const ALL: [(&str, Measure); 16] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -45,6 +46,7 @@ pub const ALL: [(&str, Measure); 15] = [
     ("memory", memory),
     ("process", process_runtime),
     ("docker", docker_runtime),
+    ("services", services),
     ("hosts", hosts),
     ("hosts: connected", connected),
     ("postgres", submissions_on_postgres),

@@ -79,6 +79,17 @@ impl AnswerBody {
         }
     }
 
+    /// Whether the replica is silent for too long. It may be as long as it is given pieces of the request.
+    fn poll_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.silence.poll_over(cx) {
+            let given = self.lease.as_ref().and_then(|lease| lease.sent.progress());
+            if !self.silence.put_off(given) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn complete(&mut self) {
         if let Some(lease) = self.lease.take() {
             lease.complete();
@@ -131,7 +142,7 @@ impl Body for AnswerBody {
                 body.complete();
                 Poll::Ready(None)
             }
-            Poll::Pending if body.silence.poll_over(cx) => Poll::Ready(Some(Err(body.give_up()))),
+            Poll::Pending if body.poll_silent(cx) => Poll::Ready(Some(Err(body.give_up()))),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -166,6 +177,15 @@ impl Silence {
     /// Something has come.
     const fn broken(&mut self) {
         self.since = None;
+    }
+
+    /// What was waited for is waited for from this time on; returns whether that is later than it was.
+    fn put_off(&mut self, to: Option<Instant>) -> bool {
+        let later = to > self.since;
+        if later {
+            self.since = to;
+        }
+        later
     }
 
     /// Nothing has come yet: whether that is so for too long.

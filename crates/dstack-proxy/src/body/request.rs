@@ -266,6 +266,11 @@ impl Sent {
             .as_ref()
             .is_some_and(|source| source.0.lock().end == End::Broken)
     }
+
+    /// When the replica was given a piece the last time; `None` if there was none to give.
+    pub(crate) fn progress(&self) -> Option<Instant> {
+        Some(self.0.as_ref()?.0.lock().progress)
+    }
 }
 
 impl Drop for Sent {

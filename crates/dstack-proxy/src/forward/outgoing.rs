@@ -31,6 +31,7 @@ impl Outgoing {
             return Err(Unclear(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"));
         }
         one_host(&parts.headers)?;
+        take_host(&mut parts.headers, &parts.uri);
         let framing = body_framing(framing(parts.version, &parts.headers)?, &body);
         let key = handshake(&parts.method, parts.version, &parts.headers);
         let upgrade = parts.extensions.remove().filter(|_| key);
@@ -84,6 +85,16 @@ fn body_framing(of_headers: Framing, body: &ProxyBody) -> Framing {
         (Framing::Chunked, _) | (Framing::Unsaid, None) => Framing::Chunked,
         (_, Some(length)) => Framing::Length(length),
         (length, None) => length,
+    }
+}
+
+/// The host that stands in the URI counts, and not the header.
+fn take_host(headers: &mut HeaderMap, uri: &Uri) {
+    let authority = uri
+        .authority()
+        .map(|authority| HeaderValue::from_str(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        headers.insert(header::HOST, host);
     }
 }
 

@@ -234,6 +234,51 @@ async fn the_replica_is_told_who_asks_and_the_client_not_who_answers() {
 }
 
 #[tokio::test]
+async fn the_host_of_an_absolute_uri_counts() {
+    let peer = Peer::http(|request| async move {
+        let host = request.headers()["host"].to_str().unwrap();
+        Response::new(full(format!("{} {host}", request.uri())))
+    })
+    .await;
+    let proxy = Proxy::of(&[&peer]).await;
+    let head = "GET http://b:81/x?y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = soon(proxy.raw(head)).await;
+    assert!(answer.ends_with("\r\n\r\n/x?y b:81"), "{answer}");
+    let answer = soon(proxy.raw("GET / HTTP/1.0\r\n\r\n")).await;
+    assert!(answer.ends_with("\r\n\r\n/ localhost"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_replica_of_http_1_0_is_read_to_its_end() {
+    let peer = Peer::writes(b"HTTP/1.0 200 OK\r\n\r\nall of it").await;
+    let proxy = Proxy::of(&[&peer]).await;
+    for _ in 0..2 {
+        assert_eq!(proxy.get("/").await, (200, "all of it".to_owned()));
+    }
+    assert_eq!(peer.accepted(), 2);
+}
+
+#[tokio::test]
+async fn an_answer_may_come_before_the_request_is_complete() {
+    let peer = Peer::http(|_| async move {
+        let mut answer = Response::new(full("too much"));
+        *answer.status_mut() = http::StatusCode::PAYLOAD_TOO_LARGE;
+        answer
+    })
+    .await;
+    let proxy = Proxy::of(&[&peer]).await;
+    let (pieces, body) = piecewise();
+    pieces.send("piece").await.unwrap();
+    let answer = soon(proxy.send(request("POST", "/", body))).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    assert_eq!(whole(answer.into_body()).await.unwrap(), "too much");
+    soon(proxy.replica(0).idle()).await;
+    assert_eq!(proxy.get("/").await.0, 413, "over another connection");
+    assert_eq!(peer.accepted(), 2);
+    assert_eq!(proxy.by_class(), [0, 0, 0, 2, 0]);
+}
+
+#[tokio::test]
 async fn the_length_of_an_answer_without_a_body_is_passed_on() {
     let peer = Peer::writes(b"HTTP/1.1 200 OK\r\ncontent-length: 12345\r\n\r\n").await;
     let proxy = Proxy::of(&[&peer]).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dstack_proxy::replica::Standing;
 use dstack_system::task;
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -238,4 +239,23 @@ async fn a_client_that_breaks_its_request_off_is_not_the_fault_of_the_replica() 
         assert!(matches!(proxy.replica(0).standing(), Standing::Up), "{request}");
     }
     assert_eq!(proxy.by_class(), [0, 0, 0, 3, 0]);
+}
+
+#[tokio::test]
+async fn nor_is_it_when_the_answer_has_begun() {
+    let peer = Peer::http(|request| async move {
+        http::Response::new(request.into_body().map_err(Into::into).boxed_unsync())
+    })
+    .await;
+    let proxy = Proxy::of(&[&peer]).await;
+    let mut stream = proxy.connect().await;
+    let begin = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    stream.write_all(begin.as_bytes()).await.unwrap();
+    soon(read_head(&mut stream)).await;
+    stream.write_all(b"zz\r\n").await.unwrap();
+    let mut rest = String::new();
+    soon(stream.read_to_string(&mut rest)).await.ok();
+    assert!(!rest.ends_with("0\r\n\r\n"), "{rest}");
+    soon(proxy.replica(0).idle()).await;
+    assert!(matches!(proxy.replica(0).standing(), Standing::Up));
 }

@@ -127,6 +127,8 @@ where
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        // Who closes a connection first is for the proxy to say here.
+        .header_read_timeout(None)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let _ = connection.await; // broken on purpose by some

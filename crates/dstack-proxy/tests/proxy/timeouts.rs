@@ -125,6 +125,39 @@ async fn a_request_may_take_as_long_as_it_likes_and_its_answer_has_time_after_it
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_replica_that_answers_early_may_be_silent_while_it_gets_the_request() {
+    let service = peer(|mut stream| async move {
+        read_head(&mut stream).await;
+        let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head).await.unwrap();
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    });
+    let (pieces, body) = piecewise();
+    let answer = Forwarder::default()
+        .forward(&service, request("POST", "/", body))
+        .await;
+    let started = Instant::now();
+    let client = task::spawn("client", async move {
+        for _ in 0..5 {
+            sleep(READ_TIMEOUT - Duration::from_secs(1)).await;
+            pieces.send("piece").await.unwrap();
+        }
+        pieces.closed().await;
+        started.elapsed()
+    });
+    assert_eq!(whole(answer.into_body()).await, None);
+    assert_eq!(
+        started.elapsed(),
+        (READ_TIMEOUT - Duration::from_secs(1)) * 5 + READ_TIMEOUT
+    );
+    assert_eq!(
+        client.await.unwrap().unwrap(),
+        started.elapsed(),
+        "the rest of the request is not read"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_is_silent_in_its_request_is_told_so() {
     let service = peer(|mut stream| async move {
         stream.read_to_end(&mut Vec::new()).await.unwrap();

@@ -5,23 +5,29 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{Extensions, HeaderMap, Response, StatusCode};
+use axum::http::{Extensions, HeaderMap, Response};
 use axum::routing::post;
-use dstack_model::requests::ChatCompletionsRequest;
-use serde_json::json;
+use dstack_proxy::models::{self, Call, Endpoint};
 
-use super::{members, refusal};
+use super::members;
 use crate::access::peer;
-use crate::error::json_response;
 use crate::request::body::{self, Received};
-use crate::request::json_body;
 use crate::state::AppState;
 
-/// Most bytes of a chat.
-const MAX_CHAT: usize = 2 * 1024 * 1024;
+/// Most bytes of a call: pictures come as text in the messages.
+const MAX_CALL: usize = 32 * 1024 * 1024;
 
 pub(super) fn routes() -> Router<Arc<AppState>> {
-    Router::new().route("/proxy/models/{project}/chat/completions", post(chat))
+    let call = |endpoint: Endpoint| {
+        post(move |state: State<Arc<AppState>>, project: Path<String>, request: Request| {
+            call(state, project, endpoint, request)
+        })
+    };
+    Router::new()
+        .route("/proxy/models/{project}/chat/completions", call(Endpoint::ChatCompletions))
+        .route("/proxy/models/{project}/completions", call(Endpoint::Completions))
+        .route("/proxy/models/{project}/embeddings", call(Endpoint::Embeddings))
+        .route("/proxy/models/{project}/responses", call(Endpoint::Responses))
 }
 
 pub(super) async fn list(
@@ -30,15 +36,16 @@ pub(super) async fn list(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Response<Body> {
-    if let Err(refused) = members::check(&state, &project, &headers, peer(&extensions)).await {
-        return refused;
+    match members::check(&state, &project, &headers, peer(&extensions)).await {
+        Ok(()) => models::list(&state.services.routes(), &project).map(Body::new),
+        Err(refused) => refused,
     }
-    json_response(StatusCode::OK, &json!({"object": "list", "data": []}))
 }
 
-async fn chat(
+async fn call(
     State(state): State<Arc<AppState>>,
     Path(project): Path<String>,
+    endpoint: Endpoint,
     request: Request,
 ) -> Response<Body> {
     let (head, body) = request.into_parts();
@@ -46,19 +53,17 @@ async fn chat(
         return refused;
     }
     let memory = state.edge.overload.memory();
-    let received = body::read(&head.headers, body, MAX_CHAT, memory).await;
-    let Received {
-        bytes,
-        reserved: _reserved,
-    } = match received {
-        Ok(received) => received,
+    // What is reserved for the body stays so until the answer has begun.
+    let (bytes, _reserved) = match body::read(&head.headers, body, MAX_CALL, memory).await {
+        Ok(Received { bytes, reserved }) => (bytes, reserved),
         Err(error) => return error.into_response(),
     };
-    let read = json_body(&head.headers, &bytes, MAX_CHAT, false);
-    let ChatCompletionsRequest { model, .. } = match read {
-        Ok(chat) => chat,
-        Err(error) => return error.into_response(),
+    let call = Call {
+        project: &project,
+        endpoint,
+        headers: &head.headers,
+        body: bytes,
     };
-    let detail = format!("Model {model} not found in project {project}");
-    refusal(StatusCode::NOT_FOUND, &detail)
+    let answer = state.services.models().answer(&state.services.routes(), call).await;
+    answer.map(Body::new)
 }

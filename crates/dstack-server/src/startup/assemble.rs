@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use dstack_hosts::pool::Pool;
-use dstack_proxy::Forwarder;
 use dstack_store::Database;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::users::UserRow;
@@ -67,10 +66,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
-    let services = ServiceRoutes::new(
-        data.database.clone(),
-        Forwarder::new(data.random.clone()),
-        edge.settings.service_patience(),
+    let services = ServiceRoutes::new(&data, edge.settings.service_patience(),
     );
     let context = EngineContext {
         identity: None,

@@ -9,7 +9,6 @@ use axum::http::Request;
 use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
-use dstack_proxy::Forwarder;
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
 use dstack_server::doctor::Doctor;
@@ -215,10 +214,7 @@ impl TestServer {
         };
         let edge =
             Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
-        let services = ServiceRoutes::new(
-            data.database.clone(),
-            Forwarder::default(),
-            edge.settings.service_patience(),
+        let services = ServiceRoutes::new(&data, edge.settings.service_patience(),
         );
         let state = Arc::new(AppState {
             data: Arc::new(data),
