@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_proxy::models::NoAccounting;
-use dstack_proxy::{Forwarder, ModelApi};
+use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_proxy::Forwarder;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock as _, Random, SystemClock, file, task};
 use tokio::net::TcpListener;
