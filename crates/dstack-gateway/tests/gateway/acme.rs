@@ -144,3 +144,18 @@ async fn a_certificate_is_renewed_under_load_without_a_failed_request() {
     assert!(count > 5, "{count}");
     assert_eq!(authority.signed(), 2, "once");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_authority_that_does_not_answer_is_waited_for_no_longer_than_servers_wait() {
+    // Connections are accepted by the system, and nothing is ever said.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://localhost:{}/directory", silent.local_addr().unwrap().port());
+    let setup = Setup::start_with(|settings| settings.acme_server = url).await;
+    let mut body = service("web", crate::support::ssh::new_key().private.expose());
+    body["https"] = json!(true);
+    let expected = "Could not obtain web.example.com TLS certificate in 40s. Make sure DNS records are configured for this gateway.";
+    let started = tokio::time::Instant::now();
+    let answered = setup.post("/api/registry/main/services/register", &body).await;
+    assert_eq!(answered, crate::support::detail(expected));
+    assert_eq!(started.elapsed().as_secs(), 40);
+}

@@ -164,7 +164,7 @@ fn acceptor(issuer: &Issuer<'static, KeyPair>) -> TlsAcceptor {
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/directory", get(directory))
-        .route("/nonce", get(async || StatusCode::NO_CONTENT))
+        .route("/nonce", get(async || StatusCode::OK))
         .route("/account", post(account))
         .route("/order", post(new_order))
         .route("/order/{id}", post(order))
