@@ -42,7 +42,10 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/services/register", post(registry::register_service))
         .route("/services/{run}/unregister", post(registry::unregister_service))
         .route("/services/{run}/set_id", post(registry::set_id))
-        .route("/services/{run}/replicas/register", post(registry::register_replica))
+        .route(
+            "/services/{run}/replicas/register",
+            post(registry::register_replica),
+        )
         .route(
             "/services/{run}/replicas/{job}/unregister",
             post(registry::unregister_replica),
@@ -55,7 +58,10 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/api/services/list", get(registry::list_services))
         .route("/api/stats/collect", get(stats::collect))
         .route("/api/auth/{project}", get(auth::check))
-        .route("/api/models/{project}/{*path}", get(models::answer).post(models::answer))
+        .route(
+            "/api/models/{project}/{*path}",
+            get(models::answer).post(models::answer),
+        )
         .route(
             "/api/v2/registry/{project}/services/{run}/replicas/{job}/drain",
             post(registry::drain_replica),

@@ -18,9 +18,9 @@ use cache::{Cache, Known, Slot};
 use servers::{AskError, Servers};
 
 /// What those are told who may not.
-pub const DENIED: &str = "Unauthenticated or unauthorized";
+const DENIED: &str = "Unauthenticated or unauthorized";
 /// What those are told of whom nothing is known.
-pub const UNKNOWN: &str = "The token cannot be checked now";
+const UNKNOWN: &str = "The token cannot be checked now";
 
 /// An answer of a server holds for so long.
 const FRESH: Duration = Duration::from_secs(60);
@@ -40,6 +40,18 @@ pub enum Verdict {
     Denied,
     /// Nobody knows now.
     Unknown,
+}
+
+impl Verdict {
+    /// # Errors
+    /// With what those are answered who are not let in.
+    pub const fn admit(self) -> Result<(), (StatusCode, &'static str)> {
+        match self {
+            Self::Allowed => Ok(()),
+            Self::Denied => Err((StatusCode::FORBIDDEN, DENIED)),
+            Self::Unknown => Err((StatusCode::INTERNAL_SERVER_ERROR, UNKNOWN)),
+        }
+    }
 }
 
 /// Asks servers who may use a project.
@@ -65,7 +77,10 @@ impl Auth {
         let Some(authorization) = headers.get(AUTHORIZATION).filter(|value| is_bearer(value)) else {
             return Verdict::Denied;
         };
-        let slot = self.cache.lock().slot(project, digest(authorization), Instant::now());
+        let slot = self
+            .cache
+            .lock()
+            .slot(project, digest(authorization), Instant::now());
         if let Some(verdict) = slot.known().fresh(Instant::now()) {
             return verdict;
         }
@@ -92,10 +107,10 @@ impl Auth {
             Ok(StatusCode::FORBIDDEN) => slot.note(Known::answered(false, now)),
             Ok(status) if !status.is_server_error() => {
                 tracing::warn!(%status, project, "a server answered something else to the question who may use a project");
-                return Verdict::Unknown;
+                Verdict::Unknown
             }
-            Ok(status) => return slot.failed(known, &format!("a server answered {status}"), now),
-            Err(AskError(problem)) => return slot.failed(known, &problem, now),
+            Ok(status) => slot.failed(known, &format!("a server answered {status}"), now),
+            Err(AskError(problem)) => slot.failed(known, &problem, now),
         }
     }
 }

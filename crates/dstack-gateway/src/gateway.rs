@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_proxy::models::{ModelApi, NoAccounting};
 use dstack_proxy::Forwarder;
+use dstack_proxy::models::{ModelApi, NoAccounting};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock as _, Random, SystemClock, file, task};
 use tokio::net::TcpListener;
@@ -123,7 +123,11 @@ impl Gateway {
         let store = Store::new(&settings.dir);
         let state = load(&store, settings.import.as_deref(), &random)?;
         let listeners = Listeners::open(&settings).await?;
-        let certificates = Arc::new(Certificates::new(tls(&settings), Arc::clone(&clock), random.clone()));
+        let certificates = Arc::new(Certificates::new(
+            tls(&settings),
+            Arc::clone(&clock),
+            random.clone(),
+        ));
         let parts = Parts {
             store,
             certificates: Arc::clone(&certificates),
@@ -255,7 +259,10 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
         tracing::warn!(problem, "something is not taken over of the gateway before");
     }
     let services = imported.state.services().count();
-    tracing::info!(services, "what was registered at the gateway before is taken over");
+    tracing::info!(
+        services,
+        "what was registered at the gateway before is taken over"
+    );
     store.save(&imported.state)?;
     Ok(imported.state)
 }

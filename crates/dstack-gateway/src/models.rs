@@ -6,10 +6,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use dstack_proxy::models::{Call, Endpoint, ModelApi, list};
 use dstack_proxy::{ProxyBody, refusal};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 
-use crate::auth::{self, Auth, Verdict};
+use crate::auth::Auth;
 use crate::bounded::{TooLong, bounded};
 use crate::sites::Sites;
 
@@ -35,13 +35,19 @@ enum Asked {
 
 impl Models {
     /// The answer to a call of a model of this project, at this path.
-    pub async fn answer(&self, project: &str, path: &str, request: Request<ProxyBody>) -> Response<ProxyBody> {
+    pub async fn answer(
+        &self,
+        project: &str,
+        path: &str,
+        request: Request<ProxyBody>,
+    ) -> Response<ProxyBody> {
         let asked = match asked(request.method(), path) {
             Ok(asked) => asked,
             Err(status) => return refusal(status, status.canonical_reason().unwrap_or_default()),
         };
-        if let Err(refused) = self.allowed(project, request.headers()).await {
-            return refused;
+        let verdict = self.auth.check(project, request.headers()).await;
+        if let Err((status, said)) = verdict.admit() {
+            return refusal(status, said);
         }
         match asked {
             Asked::List => list(&self.sites.load().routes, project),
@@ -49,15 +55,12 @@ impl Models {
         }
     }
 
-    async fn allowed(&self, project: &str, headers: &HeaderMap) -> Result<(), Response<ProxyBody>> {
-        match self.auth.check(project, headers).await {
-            Verdict::Allowed => Ok(()),
-            Verdict::Denied => Err(refusal(StatusCode::FORBIDDEN, auth::DENIED)),
-            Verdict::Unknown => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, auth::UNKNOWN)),
-        }
-    }
-
-    async fn ask(&self, project: &str, endpoint: Endpoint, request: Request<ProxyBody>) -> Response<ProxyBody> {
+    async fn ask(
+        &self,
+        project: &str,
+        endpoint: Endpoint,
+        request: Request<ProxyBody>,
+    ) -> Response<ProxyBody> {
         let (head, body) = request.into_parts();
         let body = match whole(body).await {
             Ok(body) => body,

@@ -167,8 +167,9 @@ impl Registry {
         self.change(None, |state| {
             let project = state.projects.get_mut(run.project);
             let gone = project.and_then(|project| project.services.remove(run.run));
-            gone.map(drop)
-                .ok_or_else(|| no_service(run, "cannot unregister"))
+            // Of a project of which nothing is registered no key is kept.
+            state.projects.retain(|_, project| !project.is_empty());
+            gone.map(drop).ok_or_else(|| no_service(run, "cannot unregister"))
         })
         .await?;
         tracing::info!(service = %run, "a service is not registered any more");
@@ -215,8 +216,11 @@ impl Registry {
             let key = project.map(|project| project.ssh_private_key.clone());
             (key.unwrap_or_default(), inner.live.reconnects().clone())
         };
-        let unreachable =
-            |problem: String| Refusal::bad(format!("Cannot connect to replica {job} of service {run}: {problem}"));
+        let unreachable = |problem: String| {
+            Refusal::bad(format!(
+                "Cannot connect to replica {job} of service {run}: {problem}"
+            ))
+        };
         let chain = Chain::of(&replica, &key).await;
         let chain = chain.map_err(|error| unreachable(dstack_system::chain(&error).to_string()))?;
         let connection = link::open(&chain).await.map_err(unreachable)?;
@@ -266,7 +270,10 @@ impl Registry {
         let _turn = self.turns.take(project).await;
         let domain = entrypoint.domain.clone();
         let is_free = |state: &State| {
-            let known = state.projects.get(project).and_then(|known| known.entrypoint.as_ref());
+            let known = state
+                .projects
+                .get(project)
+                .and_then(|known| known.entrypoint.as_ref());
             match known {
                 Some(known) if known.domain == domain => Ok(()),
                 _ => domain_is_free(state, &domain),
@@ -316,7 +323,10 @@ impl Registry {
         let mut next = inner.state.clone();
         decide(&mut next)?;
         if next != inner.state {
-            self.store.save_later(next.clone()).await.map_err(not_written)?;
+            self.store
+                .save_later(next.clone())
+                .await
+                .map_err(|error| not_written(&error))?;
         }
         inner.state = next;
         let Inner { state, live } = &mut *inner;
@@ -326,8 +336,8 @@ impl Registry {
     }
 }
 
-fn not_written(error: StoreError) -> Refusal {
-    let error = dstack_system::chain(&error).to_string();
+fn not_written(error: &StoreError) -> Refusal {
+    let error = dstack_system::chain(error).to_string();
     tracing::error!(error, "nothing was changed");
     Refusal::internal(error)
 }

@@ -17,7 +17,10 @@ pub async fn run(settings: Settings) -> Result<(), StartError> {
     allow_many_files();
     let grace = Duration::from_secs(settings.grace);
     let gateway = Gateway::start(settings).await?;
-    let (mut term, mut int) = (listen_for(SignalKind::terminate()), listen_for(SignalKind::interrupt()));
+    let (mut term, mut int) = (
+        listen_for(SignalKind::terminate()),
+        listen_for(SignalKind::interrupt()),
+    );
     told(&mut term, &mut int).await;
     tracing::info!("the gateway ends");
     tokio::select! {

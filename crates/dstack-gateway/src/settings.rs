@@ -27,7 +27,11 @@ pub struct Settings {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub api: SocketAddr,
     /// Where servers open sockets at which they are asked who may use a project
-    #[arg(long, value_name = "DIR", default_value = "/home/ubuntu/dstack/server-connections")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/home/ubuntu/dstack/server-connections"
+    )]
     pub server_connections: PathBuf,
     /// State of a gateway of dstack 0.22.5, taken over when there is none here
     /// [default: /home/ubuntu/dstack/state-v2.json if it is there]
@@ -37,7 +41,11 @@ pub struct Settings {
     #[arg(long, value_name = "DIR", default_value = "/etc/letsencrypt/live")]
     pub certbot: PathBuf,
     /// URL of the directory of the certificate authority, where the server names none
-    #[arg(long, value_name = "URL", default_value = "https://acme-v02.api.letsencrypt.org/directory")]
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "https://acme-v02.api.letsencrypt.org/directory"
+    )]
     pub acme_server: String,
     /// Certificates (PEM) by which the server of the authority is trusted [default: those of the system]
     #[arg(long, value_name = "FILE")]

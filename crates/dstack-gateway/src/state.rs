@@ -41,6 +41,13 @@ pub struct Project {
     pub entrypoint: Option<Entrypoint>,
 }
 
+impl Project {
+    /// Nothing of it is registered.
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.entrypoint.is_none()
+    }
+}
+
 /// A host name at which the models of a project are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entrypoint {
@@ -93,7 +100,10 @@ impl State {
     /// Whether a service or an entrypoint has this host name.
     pub fn has_domain(&self, domain: &str) -> bool {
         let of_service = self.services().any(|(_, _, service)| service.domain == domain);
-        of_service || self.entrypoints().any(|(_, entrypoint)| entrypoint.domain == domain)
+        of_service
+            || self
+                .entrypoints()
+                .any(|(_, entrypoint)| entrypoint.domain == domain)
     }
 
     /// The host names that need a certificate.

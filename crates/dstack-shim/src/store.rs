@@ -7,9 +7,9 @@ use dstack_agent_api::shim::TaskConfig;
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 
-use dstack_system::file;
 use crate::runtime::process::{LAUNCH_FILE, PROCESS};
 use crate::task::Task;
+use dstack_system::file;
 
 const VERSION: u32 = 1;
 const FILE: &str = "task.json";

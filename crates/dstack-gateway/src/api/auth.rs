@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::{Api, detail, done};
-use crate::auth::Verdict;
 
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
     Path(project): Path<String>,
     headers: HeaderMap,
 ) -> Response {
-    match api.auth.check(&project.to_lowercase(), &headers).await {
-        Verdict::Allowed => done(),
-        Verdict::Denied => detail(StatusCode::FORBIDDEN, crate::auth::DENIED),
-        Verdict::Unknown => detail(StatusCode::INTERNAL_SERVER_ERROR, crate::auth::UNKNOWN),
+    let verdict = api.auth.check(&project.to_lowercase(), &headers).await;
+    match verdict.admit() {
+        Ok(()) => done(),
+        Err((status, said)) => detail(status, said),
     }
 }

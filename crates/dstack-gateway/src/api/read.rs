@@ -27,5 +27,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
 fn unfit(kind: &str, message: &str) -> Response {
     let problem = json!({ "type": kind, "loc": ["body"], "msg": message });
-    (StatusCode::UNPROCESSABLE_ENTITY, Json(json!({ "detail": [problem] }))).into_response()
+    (
+        StatusCode::UNPROCESSABLE_ENTITY,
+        Json(json!({ "detail": [problem] })),
+    )
+        .into_response()
 }

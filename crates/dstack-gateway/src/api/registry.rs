@@ -14,7 +14,9 @@ use super::read::Body;
 use super::{Api, done};
 use crate::registry::{Refusal, Registry, Run};
 use crate::state::record::default_read_timeout;
-use crate::state::{AcmeSettings, Entrypoint, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord};
+use crate::state::{
+    AcmeSettings, Entrypoint, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord,
+};
 
 type Shared = State<Arc<Api>>;
 
@@ -93,7 +95,9 @@ pub(super) async fn register_service(
             replicas: Vec::new(),
         };
         let run = Run::new(&project, &run);
-        registry.register_service(run, service, body.ssh_private_key).await
+        registry
+            .register_service(run, service, body.ssh_private_key)
+            .await
     })
     .await
 }
@@ -197,7 +201,9 @@ pub(super) async fn register_entrypoint(
 ) -> Response {
     entrypoint.domain = entrypoint.domain.to_lowercase();
     changed(&api, |registry| async move {
-        registry.register_entrypoint(&project.to_lowercase(), entrypoint).await
+        registry
+            .register_entrypoint(&project.to_lowercase(), entrypoint)
+            .await
     })
     .await
 }
@@ -205,7 +211,10 @@ pub(super) async fn register_entrypoint(
 pub(super) async fn list_services(State(api): Shared) -> Response {
     let state = api.registry.state().await;
     let service = |(project, run, service): (&str, &str, &Arc<ServiceRecord>)| {
-        let replicas = service.replicas.iter().map(|replica| json!({ "id": replica.job_id }));
+        let replicas = service
+            .replicas
+            .iter()
+            .map(|replica| json!({ "id": replica.job_id }));
         let replicas: Vec<Value> = replicas.collect();
         json!({ "id": service.id, "project_name": project, "run_name": run, "replicas": replicas })
     };

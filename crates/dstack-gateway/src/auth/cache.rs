@@ -120,7 +120,8 @@ impl Cache {
         let half = MOST / 2;
         self.0.retain(|_, slot| !slot.known().is_over(now));
         if self.0.len() > half {
-            self.0.retain(|_, slot| matches!(slot.known().answer, Some((true, _))));
+            self.0
+                .retain(|_, slot| matches!(slot.known().answer, Some((true, _))));
         }
         if self.0.len() > half {
             self.0.clear();
@@ -160,6 +161,9 @@ mod tests {
             cache.slot("main", digest, now).note(Known::answered(false, now));
         }
         assert!(cache.0.len() <= MOST);
-        assert_eq!(cache.slot("main", right, now).known().fresh(now), Some(Verdict::Allowed));
+        assert_eq!(
+            cache.slot("main", right, now).known().fresh(now),
+            Some(Verdict::Allowed)
+        );
     }
 }

@@ -46,7 +46,10 @@ impl Servers {
     pub(super) async fn ask(&self, project: &str, token: &HeaderValue) -> Result<StatusCode, AskError> {
         let mut sockets = self.sockets();
         if sockets.is_empty() {
-            return Err(AskError(format!("no server is connected in {}", self.dir.display())));
+            return Err(AskError(format!(
+                "no server is connected in {}",
+                self.dir.display()
+            )));
         }
         let mut problem = String::new();
         while !sockets.is_empty() {
@@ -63,7 +66,9 @@ impl Servers {
     fn sockets(&self) -> Vec<PathBuf> {
         let entries = fs_err::read_dir(&self.dir).into_iter().flatten();
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        paths.filter(|path| path.extension().is_some_and(|end| end == "sock")).collect()
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+            .collect()
     }
 
     async fn ask_one(&self, socket: &Path, project: &str, token: &HeaderValue) -> io::Result<StatusCode> {
@@ -98,7 +103,9 @@ impl Servers {
         }
         silent.remove(socket);
         match fs_err::remove_file(socket) {
-            Ok(()) => tracing::info!(socket = %socket.display(), "the socket of a server that is gone is deleted"),
+            Ok(()) => {
+                tracing::info!(socket = %socket.display(), "the socket of a server that is gone is deleted");
+            }
             Err(error) => tracing::debug!(%error, "the socket of a server is not deleted"),
         }
     }

@@ -90,7 +90,10 @@ impl Live {
             let service = match old {
                 Some(old) if Arc::ptr_eq(&old.record, record) => old,
                 old => {
-                    let key = &state.projects.get(project).map(|found| found.ssh_private_key.clone());
+                    let key = &state
+                        .projects
+                        .get(project)
+                        .map(|found| found.ssh_private_key.clone());
                     let key = key.clone().unwrap_or_default();
                     let names = Names { project, run };
                     let next = self.service(names, record, &key, old, &mut opened).await;
@@ -176,7 +179,10 @@ impl Live {
             }
         };
         let link = Arc::new(link);
-        let id = record.job_id.parse::<Uuid>().unwrap_or_else(|_| self.random.uuid());
+        let id = record
+            .job_id
+            .parse::<Uuid>()
+            .unwrap_or_else(|_| self.random.uuid());
         Some(LiveReplica {
             record: record.clone(),
             replica: Arc::new(Replica::new(JobId::from(id), Arc::clone(&link) as _)),

@@ -105,7 +105,11 @@ impl Link {
             ended: ended.clone(),
         };
         task::spawn("replica link", keeper.keep());
-        Self { app_port, live, ended }
+        Self {
+            app_port,
+            live,
+            ended,
+        }
     }
 
     /// Closes the connection, and opens no other.
@@ -136,17 +140,17 @@ impl Connector for Link {
         let opened = connection.direct_tcpip(LOOPBACK, self.app_port).await;
         opened
             .map(|stream| Box::new(stream) as Box<dyn Wire>)
-            .map_err(refused)
+            .map_err(|error| refused(&error))
     }
 }
 
-fn refused(error: SshError) -> io::Error {
+fn refused(error: &SshError) -> io::Error {
     let kind = match error.refusal() {
         Some(Refusal::NotConnected) => io::ErrorKind::ConnectionRefused,
         Some(Refusal::Forbidden) => io::ErrorKind::PermissionDenied,
         _ => io::ErrorKind::NotConnected,
     };
-    io::Error::new(kind, chain(&error).to_string())
+    io::Error::new(kind, chain(error).to_string())
 }
 
 impl Keeper {

@@ -33,10 +33,11 @@ fn without_port(host: &str) -> &str {
 
 /// Says in HTTP/1.1 what was said in HTTP/2: there is one line for the host, and one for all cookies.
 pub(super) fn to_http1(head: &mut Parts) {
-    if let Some(authority) = head.uri.authority() {
-        if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-            head.headers.insert(header::HOST, host);
-        }
+    let authority = head.uri.authority();
+    // Without the name of a user, which may stand there as well.
+    let host = authority.and_then(|authority| authority.as_str().rsplit('@').next());
+    if let Some(Ok(host)) = host.map(HeaderValue::from_str) {
+        head.headers.insert(header::HOST, host);
     }
     join_cookies(&mut head.headers);
 }
@@ -89,7 +90,10 @@ mod tests {
             let lines: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             host(&head(uri, &lines))
         };
-        assert_eq!(of("/", &["Web.Example.com:8443"]).as_deref(), Some("web.example.com"));
+        assert_eq!(
+            of("/", &["Web.Example.com:8443"]).as_deref(),
+            Some("web.example.com")
+        );
         assert_eq!(of("/", &["web.example.com."]).as_deref(), Some("web.example.com"));
         assert_eq!(of("https://a.b/x", &["other"]).as_deref(), Some("a.b"));
         assert_eq!(of("/", &[]), None);

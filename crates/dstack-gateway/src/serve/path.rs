@@ -17,7 +17,11 @@ pub(super) fn normal(path: &str) -> String {
             other => segments.push(other),
         }
     }
-    let slash = if ends_in_slash && !segments.is_empty() { "/" } else { "" };
+    let slash = if ends_in_slash && !segments.is_empty() {
+        "/"
+    } else {
+        ""
+    };
     format!("/{}{slash}", segments.join("/"))
 }
 

@@ -66,7 +66,11 @@ impl Front {
 
     /// Whether the client speaks TLS, with the gateway or with a trusted proxy before it.
     fn is_encrypted(&self, peer: Peer, head: &Parts) -> bool {
-        let says_so = || head.headers.get(X_FORWARDED_PROTO).is_some_and(|scheme| scheme == "https");
+        let says_so = || {
+            head.headers
+                .get(X_FORWARDED_PROTO)
+                .is_some_and(|scheme| scheme == "https")
+        };
         peer.scheme == Scheme::Https || (self.trusts(peer.address.to_canonical()) && says_so())
     }
 

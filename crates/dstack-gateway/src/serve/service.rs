@@ -9,7 +9,6 @@ use http::{Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::{Front, Peer, head, origin, path};
-use crate::auth::{self, Verdict};
 use crate::bounded::{TooLong, bounded};
 use crate::sites::ServiceSite;
 
@@ -40,11 +39,16 @@ async fn checked(
     let client = front.client(peer);
     let (mut head, body) = request.into_parts();
     let path = path::normal(head.uri.path());
-    if let Err(refused) = is_admitted(front, site, client, &path, &head) {
-        return refused;
+    if !is_admitted(front, site, client, &path, &head) {
+        return refusal(StatusCode::TOO_MANY_REQUESTS, "Too Many Requests");
     }
-    if let Err(refused) = is_allowed(front, site, &mut head).await {
-        return refused;
+    if site.service.auth {
+        let verdict = front.auth.check(&site.service.project, &head.headers).await;
+        if let Err((status, said)) = verdict.admit() {
+            return refusal(status, said);
+        }
+        // The token let its bearer in here, and is nobody else's affair.
+        head.headers.remove(AUTHORIZATION);
     }
     let limit = site.max_body.unwrap_or(u64::MAX);
     if announced(&head).is_some_and(|length| length > limit) {
@@ -68,38 +72,14 @@ async fn checked(
 }
 
 /// Whether the client has not asked too often.
-fn is_admitted(
-    front: &Front,
-    site: &ServiceSite,
-    client: Client,
-    path: &str,
-    head: &Parts,
-) -> Result<(), Response<ProxyBody>> {
+fn is_admitted(front: &Front, site: &ServiceSite, client: Client, path: &str, head: &Parts) -> bool {
     let asks = || head::forwarded_for(&head.headers, |address| front.trusts(address));
     let address = match client.trusted {
         true => asks().unwrap_or(client.address),
         false => client.address,
     };
     let mut limits = site.limits.lock();
-    match limits.admit(path, address, &head.headers, Instant::now()) {
-        true => Ok(()),
-        false => Err(refusal(StatusCode::TOO_MANY_REQUESTS, "Too Many Requests")),
-    }
-}
-
-/// Whether the client may ask. The token lets its bearer in here, and is nobody else's affair.
-async fn is_allowed(front: &Front, site: &ServiceSite, head: &mut Parts) -> Result<(), Response<ProxyBody>> {
-    if !site.service.auth {
-        return Ok(());
-    }
-    match front.auth.check(&site.service.project, &head.headers).await {
-        Verdict::Allowed => {
-            head.headers.remove(AUTHORIZATION);
-            Ok(())
-        }
-        Verdict::Denied => Err(refusal(StatusCode::FORBIDDEN, auth::DENIED)),
-        Verdict::Unknown => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, auth::UNKNOWN)),
-    }
+    limits.admit(path, address, &head.headers, Instant::now())
 }
 
 /// As long as the body is said to be.

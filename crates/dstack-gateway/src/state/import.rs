@@ -208,7 +208,12 @@ impl Importer<'_> {
                 name: model.name.clone(),
                 format: model.format_spec.clone(),
             }),
-            replicas: old.replicas.into_iter().filter_map(read_replica).map(replica).collect(),
+            replicas: old
+                .replicas
+                .into_iter()
+                .filter_map(read_replica)
+                .map(replica)
+                .collect(),
         }
     }
 }
@@ -230,8 +235,11 @@ fn replica(old: OldReplica) -> ReplicaRecord {
 fn models(of_project: Option<&Named<Value>>, project: &str, left_out: &mut Vec<String>) -> Vec<OldModel> {
     let all = of_project.into_iter().flatten();
     all.filter_map(|(name, model)| {
-        let mut model =
-            read::<OldModel>(model.clone(), || format!("model {name} of project {project}"), left_out)?;
+        let mut model = read::<OldModel>(
+            model.clone(),
+            || format!("model {name} of project {project}"),
+            left_out,
+        )?;
         model.run_name = model.run_name.to_lowercase();
         Some(model)
     })
@@ -297,7 +305,11 @@ mod tests {
         assert_eq!(project.ssh_private_key.expose(), "KEY");
         let entrypoint = project.entrypoint.as_ref().unwrap();
         assert_eq!(
-            (entrypoint.domain.as_str(), entrypoint.https, entrypoint.read_timeout),
+            (
+                entrypoint.domain.as_str(),
+                entrypoint.https,
+                entrypoint.read_timeout
+            ),
             ("gateway.example.com", false, 300)
         );
         assert_eq!(imported.state.acme.server.as_deref(), Some("https://ca/dir"));
@@ -314,7 +326,10 @@ mod tests {
         let [replica] = &service.replicas[..] else {
             panic!("{:?}", service.replicas)
         };
-        assert_eq!((replica.ssh_host.as_str(), replica.app_port), ("root@localhost", 8000));
+        assert_eq!(
+            (replica.ssh_host.as_str(), replica.app_port),
+            ("root@localhost", 8000)
+        );
         assert_eq!(replica.ssh_proxy.as_ref().unwrap().hostname, "10.0.0.1");
     }
 
@@ -333,6 +348,9 @@ mod tests {
         let random = Random::seeded(1);
         assert!(matches!(import(&path, 0, &random), Err(ImportError::Missing(_))));
         fs_err::write(&path, "[1").unwrap();
-        assert!(matches!(import(&path, 0, &random), Err(ImportError::Unreadable { .. })));
+        assert!(matches!(
+            import(&path, 0, &random),
+            Err(ImportError::Unreadable { .. })
+        ));
     }
 }

@@ -83,7 +83,12 @@ impl Authority {
         *self.last.lock().await = None;
     }
 
-    async fn create(&self, url: &str, acme: &AcmeSettings, path: &std::path::Path) -> Result<Account, OrderError> {
+    async fn create(
+        &self,
+        url: &str,
+        acme: &AcmeSettings,
+        path: &std::path::Path,
+    ) -> Result<Account, OrderError> {
         let external = external(acme).map_err(OrderError::Settings)?;
         let new = NewAccount {
             contact: &[],

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dstack_system::{chain, task};
 use dstack_units::Time;
+use futures_util::{StreamExt as _, stream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -20,6 +21,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// Time for an order that nobody waits for.
 const ORDER_LIMIT: Duration = Duration::from_secs(300);
 
+/// Orders at a time.
+const MOST_AT_ONCE: usize = 4;
+
 /// What failed, how often in a row, and when it is tried again.
 type Failures = HashMap<String, (u32, Time)>;
 
@@ -32,10 +36,21 @@ pub async fn keep_renewed(certificates: Arc<Certificates>, registry: Arc<Registr
         let domains = registry.state().await;
         let domains: Vec<String> = domains.https_domains().map(str::to_owned).collect();
         failures.retain(|domain, _| domains.contains(domain));
-        for domain in &domains {
-            certificates.renew(domain, &mut failures).await;
+        let waits = |domain: &&String| {
+            failures
+                .get(*domain)
+                .is_some_and(|(_, again)| certificates.clock.now() < *again)
+        };
+        let due: Vec<String> = domains.iter().filter(|domain| !waits(domain)).cloned().collect();
+        let renewals = stream::iter(due).map(|domain| certificates.renewed(domain));
+        let renewed: Vec<_> = renewals.buffer_unordered(MOST_AT_ONCE).collect().await;
+        for (domain, problem) in renewed {
+            certificates.note(domain, problem, &mut failures).await;
         }
-        let next = domains.iter().filter_map(|domain| certificates.due(domain, &failures)).min();
+        let next = domains
+            .iter()
+            .filter_map(|domain| certificates.due(domain, &failures))
+            .min();
         wait(&certificates, next, &mut changes).await;
     }
 }
@@ -55,33 +70,47 @@ impl Certificates {
         }
     }
 
-    async fn renew(self: &Arc<Self>, domain: &str, failures: &mut Failures) {
-        let now = self.clock.now();
-        let waits = failures.get(domain).is_some_and(|(_, again)| now < *again);
-        if waits || self.has(domain, Wanted::Renewed) {
-            return;
+    /// Orders a certificate if it is time to; returns why there is none.
+    async fn renewed(self: &Arc<Self>, domain: String) -> (String, Option<String>) {
+        if self.has(&domain, Wanted::Renewed) {
+            return (domain, None);
         }
-        let (this, name) = (Arc::clone(self), domain.to_owned());
+        let (this, name) = (Arc::clone(self), domain.clone());
         let ordering = task::spawn("renewal of a certificate", async move {
             this.obtain(&name, Wanted::Renewed).await
         });
         let problem = match timeout(ORDER_LIMIT, ordering).await {
-            Ok(Ok(Some(Ok(())))) if self.has(domain, Wanted::Renewed) => {
-                failures.remove(domain);
-                return;
-            }
+            Ok(Ok(Some(Ok(())))) if self.has(&domain, Wanted::Renewed) => return (domain, None),
             // Without a pause it would be ordered again and again.
-            Ok(Ok(Some(Ok(())))) => "the new certificate is due for renewal as well: is the clock right?".to_owned(),
+            Ok(Ok(Some(Ok(())))) => {
+                "the new certificate is due for renewal as well: is the clock right?".to_owned()
+            }
             Ok(Ok(Some(Err(error)))) => chain(&error).to_string(),
             Ok(_) => task::Panicked.to_string(),
             Err(_) => "the certificate authority is too slow".to_owned(),
         };
-        let count = failures.get(domain).map_or(1, |(count, _)| count.saturating_add(1));
+        (domain, Some(problem))
+    }
+
+    /// Remembers when what failed is tried again.
+    async fn note(&self, domain: String, problem: Option<String>, failures: &mut Failures) {
+        let Some(problem) = problem else {
+            failures.remove(&domain);
+            return;
+        };
+        let count = failures
+            .get(&domain)
+            .map_or(1, |(count, _)| count.saturating_add(1));
         let pause = pause(count).mul_f64(0.5 + self.random.fraction() / 2.0);
-        tracing::error!(domain, problem, pause = pause.as_secs(), "a certificate is not renewed");
+        tracing::error!(
+            domain,
+            problem,
+            pause = pause.as_secs(),
+            "a certificate is not renewed"
+        );
         // The account may be what is wrong.
         self.authority.forget().await;
-        failures.insert(domain.to_owned(), (count, self.clock.now() + pause));
+        failures.insert(domain, (count, self.clock.now() + pause));
     }
 }
 

@@ -38,7 +38,10 @@ pub(crate) async fn with_authority(setup: Setup) -> (Setup, Authority) {
 
 async fn ask(setup: &Setup, authority: &Authority, host: &str) -> std::io::Result<u16> {
     let stream = tls(setup.https(), host, &authority.root, &[]).await?;
-    let request = Request::get("/").header("host", host).body(String::new()).unwrap();
+    let request = Request::get("/")
+        .header("host", host)
+        .body(String::new())
+        .unwrap();
     Ok(Answer::of(send(stream, request).await).await.status)
 }
 
@@ -52,7 +55,12 @@ async fn a_service_gets_a_certificate_when_it_is_registered() {
     assert_eq!(authority.signed(), 1);
 
     // Registered again, it has the same one; and so after a restart.
-    assert_eq!(setup.post("/api/registry/main/services/web/unregister", &json!(null)).await, ok());
+    assert_eq!(
+        setup
+            .post("/api/registry/main/services/web/unregister", &json!(null))
+            .await,
+        ok()
+    );
     let setup = setup.killed_and_started().await;
     authority.leads_to(setup.http());
     setup.register("web", json!({"https": true}), &ssh).await;
@@ -73,7 +81,10 @@ async fn a_host_name_that_does_not_lead_here_gets_none_and_others_do_not_wait() 
     let (status, said) = setup.post(path, &body).await;
     let said = said["detail"].as_str().unwrap();
     assert_eq!(status, 400);
-    assert!(said.starts_with("Error obtaining web.example.com TLS certificate:"), "{said}");
+    assert!(
+        said.starts_with("Error obtaining web.example.com TLS certificate:"),
+        "{said}"
+    );
     assert!(said.contains("web.example.com answers nowhere"), "{said}");
     assert_eq!(setup.get("/api/services/list").await.1, json!({ "services": [] }));
     authority.leads_to(setup.http());
@@ -88,7 +99,10 @@ async fn a_server_names_the_authority_and_to_whom_the_account_belongs() {
     let ssh = Ssh::start().await;
     setup.register("web", json!({"https": true}), &ssh).await;
     let accounts = authority.shared.accounts.lock().clone();
-    assert!(accounts[0]["externalAccountBinding"]["signature"].is_string(), "{accounts:?}");
+    assert!(
+        accounts[0]["externalAccountBinding"]["signature"].is_string(),
+        "{accounts:?}"
+    );
 }
 
 /// A clock that is set.
@@ -149,7 +163,10 @@ async fn a_certificate_is_renewed_under_load_without_a_failed_request() {
 async fn an_authority_that_does_not_answer_is_waited_for_no_longer_than_servers_wait() {
     // Connections are accepted by the system, and nothing is ever said.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("https://localhost:{}/directory", silent.local_addr().unwrap().port());
+    let url = format!(
+        "https://localhost:{}/directory",
+        silent.local_addr().unwrap().port()
+    );
     let setup = Setup::start_with(|settings| settings.acme_server = url).await;
     let mut body = service("web", crate::support::ssh::new_key().private.expose());
     body["https"] = json!(true);
@@ -158,4 +175,28 @@ async fn an_authority_that_does_not_answer_is_waited_for_no_longer_than_servers_
     let answered = setup.post("/api/registry/main/services/register", &body).await;
     assert_eq!(answered, crate::support::detail(expected));
     assert_eq!(started.elapsed().as_secs(), 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_certificate_is_ordered_other_services_are_registered() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!(
+        "https://localhost:{}/directory",
+        silent.local_addr().unwrap().port()
+    );
+    let setup = Setup::start_with(|settings| settings.acme_server = url).await;
+    let ssh = Ssh::start().await;
+    let mut slow = service("slow", ssh.key());
+    slow["https"] = json!(true);
+    let path = "/api/registry/main/services/register";
+    let ordering = setup.post(path, &slow);
+    let others = async {
+        for run in ["one", "two", "three"] {
+            setup.register(run, json!({}), &ssh).await;
+        }
+    };
+    tokio::select! {
+        () = others => {}
+        answered = ordering => panic!("{answered:?}"),
+    }
 }

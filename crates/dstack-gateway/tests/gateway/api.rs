@@ -12,9 +12,18 @@ const REGISTRY: &str = "/api/registry/main";
 async fn it_says_which_version_it_is_and_that_other_paths_are_none() {
     let setup = Setup::start().await;
     let (status, version) = setup.get("/").await;
-    assert_eq!((status, version["version"].as_str()), (200, Some(env!("CARGO_PKG_VERSION"))));
-    assert_eq!(setup.get("/api/none").await, (404, json!({ "detail": "Not Found" })));
-    assert_eq!(setup.get("/api/services/list").await, (200, json!({ "services": [] })));
+    assert_eq!(
+        (status, version["version"].as_str()),
+        (200, Some(env!("CARGO_PKG_VERSION")))
+    );
+    assert_eq!(
+        setup.get("/api/none").await,
+        (404, json!({ "detail": "Not Found" }))
+    );
+    assert_eq!(
+        setup.get("/api/services/list").await,
+        (200, json!({ "services": [] }))
+    );
     assert_eq!(setup.get("/api/stats/collect").await, (200, json!([])));
 }
 
@@ -45,14 +54,22 @@ async fn services_and_replicas_are_registered_listed_and_taken_away() {
     assert_eq!(setup.post(&unregister, &json!(null)).await, ok());
     let (status, again) = setup.post(&unregister, &json!(null)).await;
     assert_eq!(status, 400);
-    assert!(again["detail"].as_str().unwrap().contains("does not exist in service main/web"));
+    assert!(
+        again["detail"]
+            .as_str()
+            .unwrap()
+            .contains("does not exist in service main/web")
+    );
     let unregister = format!("{REGISTRY}/services/web/unregister");
     assert_eq!(setup.post(&unregister, &json!(null)).await, ok());
     assert_eq!(
         setup.post(&unregister, &json!(null)).await,
         detail("Service main/web does not exist, cannot unregister")
     );
-    assert_eq!(setup.get("/api/services/list").await, (200, json!({ "services": [] })));
+    assert_eq!(
+        setup.get("/api/services/list").await,
+        (200, json!({ "services": [] }))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,7 +117,10 @@ async fn bodies_that_do_not_fit_are_422() {
     without_domain.as_object_mut().unwrap().remove("domain");
     let (status, said) = setup.post(&path, &without_domain).await;
     assert_eq!(status, 422);
-    assert!(said["detail"][0]["msg"].as_str().unwrap().contains("domain"), "{said}");
+    assert!(
+        said["detail"][0]["msg"].as_str().unwrap().contains("domain"),
+        "{said}"
+    );
     for wrong in [json!([]), json!(null), json!({"run_name": 1})] {
         assert_eq!(setup.post(&path, &wrong).await.0, 422, "{wrong}");
     }
@@ -118,18 +138,24 @@ async fn a_replica_that_cannot_be_reached_is_refused_with_the_reason() {
     let path = format!("{REGISTRY}/services/web/replicas/register");
     let replica = ssh.replica(1, 80);
     let (status, said) = setup.post(&path, &replica).await;
-    assert_eq!((status, said["detail"].as_str().unwrap()), (
-        400,
-        "Service main/web does not exist, cannot register replica"
-    ));
+    assert_eq!(
+        (status, said["detail"].as_str().unwrap()),
+        (400, "Service main/web does not exist, cannot register replica")
+    );
     // The key of the project opens nothing there.
     let mut body = service("web", new_key().private.expose());
     body["id"] = json!("1");
-    assert_eq!(setup.post(&format!("{REGISTRY}/services/register"), &body).await, ok());
+    assert_eq!(
+        setup.post(&format!("{REGISTRY}/services/register"), &body).await,
+        ok()
+    );
     let (status, said) = setup.post(&path, &replica).await;
     let said = said["detail"].as_str().unwrap();
     assert_eq!(status, 400);
-    assert!(said.starts_with("Cannot connect to replica") && said.contains("permission denied"), "{said}");
+    assert!(
+        said.starts_with("Cannot connect to replica") && said.contains("permission denied"),
+        "{said}"
+    );
     let (_, listed) = setup.get("/api/services/list").await;
     assert_eq!(listed["services"][0]["replicas"], json!([]));
 }
@@ -150,7 +176,10 @@ async fn requests_are_counted_for_autoscaling() {
     };
     for window in ["30", "60", "300"] {
         assert_eq!(of("web")[window]["requests"], 3, "{stats}");
-        assert!(of("web")[window]["request_time"].as_f64().unwrap() > 0.0, "{stats}");
+        assert!(
+            of("web")[window]["request_time"].as_f64().unwrap() > 0.0,
+            "{stats}"
+        );
         assert_eq!(of("idle")[window], json!({ "requests": 0, "request_time": 0.0 }));
     }
 }
@@ -164,6 +193,9 @@ async fn settings_of_the_authority_are_kept() {
     assert_eq!(setup.post("/api/config", &wrong).await.0, 400);
     let setup = setup.killed_and_started().await;
     let acme = setup.gateway.registry().state().await.acme;
-    assert_eq!((acme.server.as_deref(), acme.eab_kid.as_deref()), (Some("https://ca/dir"), Some("k")));
+    assert_eq!(
+        (acme.server.as_deref(), acme.eab_kid.as_deref()),
+        (Some("https://ca/dir"), Some("k"))
+    );
     assert_eq!(setup.post("/api/config", &json!({})).await, ok());
 }

@@ -15,7 +15,9 @@ use crate::support::ssh::Ssh;
 use crate::support::{Setup, ok};
 
 async fn next_piece(body: &mut hyper::body::Incoming) -> Option<String> {
-    let frame = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.unwrap()?;
+    let frame = tokio::time::timeout(Duration::from_secs(10), body.frame())
+        .await
+        .unwrap()?;
     Some(String::from_utf8(frame.unwrap().into_data().unwrap().to_vec()).unwrap())
 }
 
@@ -26,12 +28,17 @@ async fn open_streams_and_websockets_outlive_every_change() {
     setup.register_replica("web", 1, app.port, &ssh).await;
 
     let stream = TcpStream::connect(setup.http()).await.unwrap();
-    let request = Request::get("/stream").header("host", "web.example.com").body(String::new()).unwrap();
+    let request = Request::get("/stream")
+        .header("host", "web.example.com")
+        .body(String::new())
+        .unwrap();
     app.pieces.add_permits(1);
     let mut body = send(stream, request).await.into_body();
     assert_eq!(next_piece(&mut body).await.unwrap(), "piece");
     let stream = TcpStream::connect(setup.http()).await.unwrap();
-    let (mut socket, _) = tokio_tungstenite::client_async("ws://web.example.com/ws", stream).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async("ws://web.example.com/ws", stream)
+        .await
+        .unwrap();
     socket.send(Message::text("a")).await.unwrap();
     assert_eq!(socket.next().await.unwrap().unwrap(), Message::text("echo a"));
 
@@ -43,7 +50,12 @@ async fn open_streams_and_websockets_outlive_every_change() {
     let path = format!("/api/registry/main/services/web/replicas/{job}/unregister");
     assert_eq!(setup.post(&path, &json!(null)).await, ok());
     assert_eq!(setup.ask("web.example.com", "/").await.json()["app"], "two");
-    assert_eq!(setup.post("/api/registry/main/services/web/unregister", &json!(null)).await, ok());
+    assert_eq!(
+        setup
+            .post("/api/registry/main/services/web/unregister", &json!(null))
+            .await,
+        ok()
+    );
     assert_eq!(setup.ask("web.example.com", "/").await.status, 404);
 
     socket.send(Message::text("b")).await.unwrap();
@@ -60,13 +72,19 @@ async fn a_server_may_wait_for_the_requests_under_way_at_a_replica() {
     setup.register("web", json!({}), &ssh).await;
     setup.register_replica("web", 1, app.port, &ssh).await;
     let stream = TcpStream::connect(setup.http()).await.unwrap();
-    let request = Request::get("/stream").header("host", "web.example.com").body(String::new()).unwrap();
+    let request = Request::get("/stream")
+        .header("host", "web.example.com")
+        .body(String::new())
+        .unwrap();
     let body = send(stream, request).await.into_body();
     let job = ssh.replica(1, 0)["job_id"].as_str().unwrap().to_owned();
     let path = format!("/api/v2/registry/main/services/web/replicas/{job}/drain");
     let ending = async {
         // Once it gets no more requests, the one under way ends.
-        crate::support::until("it is out", async || setup.ask("web.example.com", "/").await.status == 503).await;
+        crate::support::until("it is out", async || {
+            setup.ask("web.example.com", "/").await.status == 503
+        })
+        .await;
         drop(body);
     };
     let drain = json!({ "timeout": 30 });
@@ -82,10 +100,16 @@ async fn a_gateway_that_ends_answers_what_is_under_way_and_accepts_no_more() {
     setup.register_replica("web", 1, app.port, &ssh).await;
     let address = setup.http();
     let stream = TcpStream::connect(address).await.unwrap();
-    let request = Request::get("/stream").header("host", "web.example.com").body(String::new()).unwrap();
+    let request = Request::get("/stream")
+        .header("host", "web.example.com")
+        .body(String::new())
+        .unwrap();
     let mut body = send(stream, request).await.into_body();
     let stopping = tokio::spawn(setup.gateway.stop(Duration::from_secs(30)));
-    crate::support::until("nobody accepts", async || TcpStream::connect(address).await.is_err()).await;
+    crate::support::until("nobody accepts", async || {
+        TcpStream::connect(address).await.is_err()
+    })
+    .await;
     app.pieces.add_permits(1);
     assert_eq!(next_piece(&mut body).await.unwrap(), "piece");
     assert!(!stopping.is_finished());

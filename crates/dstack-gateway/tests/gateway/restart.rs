@@ -22,7 +22,12 @@ async fn what_is_registered_serves_again_after_a_kill() {
         setup.ask("web.example.com", "/").await.status == 200
     })
     .await;
-    assert_eq!(setup.post("/api/registry/main/services/web/unregister", &json!(null)).await, ok());
+    assert_eq!(
+        setup
+            .post("/api/registry/main/services/web/unregister", &json!(null))
+            .await,
+        ok()
+    );
     let setup = setup.killed_and_started().await;
     assert_eq!(setup.get("/api/services/list").await.1, json!({ "services": [] }));
 }
@@ -31,13 +36,27 @@ async fn what_is_registered_serves_again_after_a_kill() {
 async fn a_change_that_cannot_be_written_is_none() {
     let (setup, ssh) = (Setup::start().await, Ssh::start().await);
     setup.register("web", json!({}), &ssh).await;
-    let temporary = setup.settings.dir.join(format!("state.json.{}.tmp", std::process::id()));
+    let temporary = setup
+        .settings
+        .dir
+        .join(format!("state.json.{}.tmp", std::process::id()));
     std::fs::create_dir(&temporary).unwrap();
-    let (status, said) = setup.post("/api/registry/main/services/web/unregister", &json!(null)).await;
+    let (status, said) = setup
+        .post("/api/registry/main/services/web/unregister", &json!(null))
+        .await;
     assert_eq!(status, 500, "{said}");
-    assert_eq!(setup.ask("web.example.com", "/").await.status, 503, "it is still there");
+    assert_eq!(
+        setup.ask("web.example.com", "/").await.status,
+        503,
+        "it is still there"
+    );
     std::fs::remove_dir(&temporary).unwrap();
-    assert_eq!(setup.post("/api/registry/main/services/web/unregister", &json!(null)).await, ok());
+    assert_eq!(
+        setup
+            .post("/api/registry/main/services/web/unregister", &json!(null))
+            .await,
+        ok()
+    );
     assert_eq!(setup.ask("web.example.com", "/").await.status, 404);
 }
 
@@ -90,7 +109,16 @@ async fn a_gateway_of_the_reference_is_taken_over_once() {
         {"id": "5a3c", "project_name": "main", "run_name": "web", "replicas": [{"id": job}]}
     ]});
     assert_eq!(setup.get("/api/services/list").await.1, listed);
-    assert_eq!(setup.post("/api/registry/main/services/web/unregister", &json!(null)).await, ok());
+    assert_eq!(
+        setup
+            .post("/api/registry/main/services/web/unregister", &json!(null))
+            .await,
+        ok()
+    );
     let setup = setup.killed_and_started().await;
-    assert_eq!(setup.get("/api/services/list").await.1, json!({ "services": [] }), "not twice");
+    assert_eq!(
+        setup.get("/api/services/list").await.1,
+        json!({ "services": [] }),
+        "not twice"
+    );
 }

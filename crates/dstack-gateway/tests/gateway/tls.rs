@@ -22,20 +22,32 @@ async fn a_certificate_of_certbot_is_taken_over_and_http2_is_spoken() {
     setup.register("web", json!({"https": true}), &ssh).await;
     setup.register_replica("web", 1, app.port, &ssh).await;
 
-    let stream = tls(setup.https(), "web.example.com", &root, &[b"h2", b"http/1.1"]).await.unwrap();
+    let stream = tls(setup.https(), "web.example.com", &root, &[b"h2", b"http/1.1"])
+        .await
+        .unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let request = Request::get("https://web.example.com/x").header("cookie", "a=1").header("cookie", "b=2");
+    let request = Request::get("https://web.example.com/x")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2");
     let answer = ask_http2(stream, request.body(String::new()).unwrap()).await;
     assert_eq!(answer.status, 200);
     let headers = &answer.json()["headers"];
-    assert_eq!((&headers["host"], &headers["cookie"]), (&json!("web.example.com"), &json!("a=1; b=2")));
+    assert_eq!(
+        (&headers["host"], &headers["cookie"]),
+        (&json!("web.example.com"), &json!("a=1; b=2"))
+    );
     assert_eq!(headers["x-forwarded-proto"], "https");
 
     // It outlives the process, and certbot.
     std::fs::remove_dir_all(&setup.settings.certbot).unwrap();
     let setup = setup.killed_and_started().await;
-    let stream = tls(setup.https(), "web.example.com", &root, &[b"http/1.1"]).await.unwrap();
-    let request = Request::get("/x").header("host", "web.example.com").body(String::new()).unwrap();
+    let stream = tls(setup.https(), "web.example.com", &root, &[b"http/1.1"])
+        .await
+        .unwrap();
+    let request = Request::get("/x")
+        .header("host", "web.example.com")
+        .body(String::new())
+        .unwrap();
     assert!([200, 502].contains(&Answer::of(send(stream, request).await).await.status));
     let stranger = tls(setup.https(), "other.example.com", &root, &[]).await;
     assert!(stranger.is_err(), "of other names nothing is shown");
@@ -56,7 +68,10 @@ async fn a_certificate_for_all_names_of_a_level_is_enough() {
         setup.register(run, json!({"https": true}), &ssh).await;
         let host = format!("{run}.example.com");
         let stream = tls(setup.https(), &host, &root, &[]).await.unwrap();
-        let request = Request::get("/").header("host", &host).body(String::new()).unwrap();
+        let request = Request::get("/")
+            .header("host", &host)
+            .body(String::new())
+            .unwrap();
         assert_eq!(Answer::of(send(stream, request).await).await.status, 503);
     }
 }

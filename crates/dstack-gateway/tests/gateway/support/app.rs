@@ -68,7 +68,11 @@ impl Drop for App {
 
 async fn echo(State(shared): State<Shared>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.map(|body| body.to_bytes().len()).unwrap_or(0);
+    let body = body
+        .collect()
+        .await
+        .map(|body| body.to_bytes().len())
+        .unwrap_or(0);
     let headers: serde_json::Map<String, Value> = head
         .headers
         .iter()
@@ -77,7 +81,11 @@ async fn echo(State(shared): State<Shared>, request: Request) -> Response {
     let said = json!({
         "app": shared.name, "method": head.method.as_str(), "path": head.uri.to_string(), "headers": headers, "body": body
     });
-    ([("access-control-allow-origin", "https://own.example.com")], Json(said)).into_response()
+    (
+        [("access-control-allow-origin", "https://own.example.com")],
+        Json(said),
+    )
+        .into_response()
 }
 
 async fn chat(State(shared): State<Shared>) -> Response {
