@@ -9,14 +9,15 @@ use std::time::Duration;
 use dstack_proxy::Forwarder;
 use dstack_proxy::models::{ModelApi, NoAccounting};
 use dstack_system::clock::SharedClock;
-use dstack_system::{Clock as _, Random, SystemClock, file, task};
+use dstack_system::{Clock as _, Random, SystemClock, task};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::{self, Api};
 use crate::auth::Auth;
 use crate::models::Models;
+use crate::only_one::OnlyOne;
 use crate::registry::{Parts, Registry};
 use crate::serve::Front;
 use crate::serve::listener::{self, Listening};
@@ -28,8 +29,6 @@ use crate::tls::{Certificates, TlsSettings, keep_renewed};
 
 /// Where a gateway of dstack 0.22.5 keeps its state.
 const STATE_BEFORE: &str = "/home/ubuntu/dstack/state-v2.json";
-/// Keys are below.
-const DIR_MODE: u32 = 0o700;
 
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
@@ -71,16 +70,17 @@ pub enum StartError {
     Tls(#[from] rustls::Error),
 }
 
-/// A running gateway. It goes on serving while it is not dropped.
+/// A running gateway. When it is dropped, it ends without waiting for anything.
 #[derive(Debug)]
 pub struct Gateway {
     registry: Arc<Registry>,
     listening: Listening,
     api_stopping: CancellationToken,
     addresses: Addresses,
-    tasks: Vec<tokio::task::JoinHandle<Option<()>>>,
-    // Held as long as it runs.
-    _only_one: fs_err::File,
+    renewing: Tasks,
+    // All of it ends with the gateway.
+    _serving: (Tasks, DropGuard),
+    only_one: OnlyOne,
 }
 
 /// Where it listens.
@@ -119,10 +119,9 @@ impl Gateway {
         clock: SharedClock,
         random: Random,
     ) -> Result<Self, StartError> {
-        let only_one = lock(&settings.dir)?;
+        let (only_one, listeners) = begin(&settings).await?;
         let store = Store::new(&settings.dir);
         let state = load(&store, settings.import.as_deref(), &random)?;
-        let listeners = Listeners::open(&settings).await?;
         let certificates = Arc::new(Certificates::new(
             tls(&settings),
             Arc::clone(&clock),
@@ -155,6 +154,7 @@ impl Gateway {
         };
         let tls = certificates.server_config()?;
         let listening = Listening::new(Arc::new(front), settings.max_connections);
+        let until_dropped = listening.until_dropped();
         listening.listen(listeners.http, None);
         listening.listen(listeners.https, Some(tls));
         let api = Api {
@@ -175,8 +175,9 @@ impl Gateway {
             listening,
             api_stopping,
             addresses,
-            tasks: vec![serving, renewing],
-            _only_one: only_one,
+            renewing: Tasks(vec![renewing]),
+            _serving: (Tasks(vec![serving]), until_dropped),
+            only_one,
         })
     }
 
@@ -190,10 +191,15 @@ impl Gateway {
         &self.registry
     }
 
-    /// Accepts no connections any more, and waits for the requests under way, at most for so long.
+    /// Accepts no connections any more, and waits for the requests under way, at most for so long. Another gateway may begin with the
+    /// same directory at once.
     pub async fn stop(self, limit: Duration) {
         let deadline = Instant::now() + limit;
         self.api_stopping.cancel();
+        drop(self.renewing);
+        // Whoever takes over may begin, and nothing is written here any more.
+        self.registry.freeze().await;
+        drop(self.only_one);
         self.listening.stop(limit).await;
         // Connections that have become WebSockets are none of HTTP any more.
         for replica in self.registry.replicas().await {
@@ -202,10 +208,25 @@ impl Gateway {
     }
 }
 
-impl Drop for Gateway {
+/// Ends them when it is dropped.
+#[derive(Debug)]
+struct Tasks(Vec<tokio::task::JoinHandle<Option<()>>>);
+
+impl Drop for Tasks {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        self.0.iter().for_each(tokio::task::JoinHandle::abort);
     }
+}
+
+/// The directory and the ports. Whoever takes over listens before the one before does not any more: connections wait for a moment,
+/// and none is refused.
+async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> {
+    if settings.take_over {
+        let listeners = Listeners::open(settings)?;
+        return Ok((OnlyOne::take_over(&settings.dir).await?, listeners));
+    }
+    let only_one = OnlyOne::new(&settings.dir)?;
+    Ok((only_one, Listeners::open(settings)?))
 }
 
 fn tls(settings: &Settings) -> TlsSettings {
@@ -214,26 +235,6 @@ fn tls(settings: &Settings) -> TlsSettings {
         certbot: settings.certbot.clone(),
         authority: settings.acme_server.clone(),
         authority_root: settings.acme_root.clone(),
-    }
-}
-
-/// Of two gateways with one directory the second does not start.
-fn lock(dir: &Path) -> Result<fs_err::File, StartError> {
-    let unusable = |source| StartError::Dir {
-        dir: dir.to_owned(),
-        source,
-    };
-    file::create_dir(dir, DIR_MODE).map_err(unusable)?;
-    let file = fs_err::OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(dir.join("lock"))
-        .map_err(unusable)?;
-    match file.file().try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StartError::Taken(dir.to_owned())),
-        Err(std::fs::TryLockError::Error(source)) => Err(unusable(source)),
     }
 }
 
@@ -268,10 +269,11 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
 }
 
 impl Listeners {
-    async fn open(settings: &Settings) -> Result<Self, StartError> {
-        let (http, at_http) = open("--http", settings.http).await?;
-        let (https, at_https) = open("--https", settings.https).await?;
-        let (api, at_api) = open("--api", settings.api).await?;
+    fn open(settings: &Settings) -> Result<Self, StartError> {
+        let shared = settings.take_over;
+        let (http, at_http) = open("--http", settings.http, shared)?;
+        let (https, at_https) = open("--https", settings.https, shared)?;
+        let (api, at_api) = open("--api", settings.api, shared)?;
         Ok(Self {
             http,
             https,
@@ -285,8 +287,12 @@ impl Listeners {
     }
 }
 
-async fn open(option: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
-    let opened = listener::bind(address).await;
+fn open(
+    option: &'static str,
+    address: SocketAddr,
+    shared: bool,
+) -> Result<(TcpListener, SocketAddr), StartError> {
+    let opened = listener::bind(address, shared);
     let opened = opened.and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (at, listener) = opened.map_err(|source| StartError::Listen {
         option,

@@ -15,6 +15,7 @@ mod bounded;
 pub mod gateway;
 mod log;
 pub mod models;
+mod only_one;
 pub mod registry;
 pub mod replicas;
 pub mod run;

@@ -41,6 +41,8 @@ pub struct Registry {
 struct Inner {
     state: State,
     live: Live,
+    /// Nothing is changed any more.
+    is_frozen: bool,
 }
 
 /// Names of a project and of a run in it, in small letters.
@@ -84,7 +86,11 @@ impl Registry {
         parts.certificates.set_acme(state.acme.clone());
         Self {
             store: parts.store,
-            inner: Mutex::new(Inner { state, live }),
+            inner: Mutex::new(Inner {
+                state,
+                live,
+                is_frozen: false,
+            }),
             sites: Arc::new(ArcSwap::from_pointee(sites)),
             changed: watch::channel(()).0,
             turns: Turns::default(),
@@ -308,7 +314,12 @@ impl Registry {
         Ok(())
     }
 
-    /// A record of a new service.
+    /// Changes nothing from now on: another gateway is about to begin with the same file.
+    pub async fn freeze(&self) {
+        self.inner.lock().await.is_frozen = true;
+    }
+
+    /// What tells a new service from all others, and the time, in seconds since 1970.
     pub fn new_key(&self) -> (uuid::Uuid, i64) {
         (self.random.uuid(), self.clock.now().to_jiff().as_second())
     }
@@ -320,6 +331,9 @@ impl Registry {
         decide: impl FnOnce(&mut State) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
         let mut inner = self.inner.lock().await;
+        if inner.is_frozen {
+            return Err(Refusal::internal("This gateway ends: ask again"));
+        }
         let mut next = inner.state.clone();
         decide(&mut next)?;
         if next != inner.state {
@@ -329,7 +343,7 @@ impl Registry {
                 .map_err(|error| not_written(&error))?;
         }
         inner.state = next;
-        let Inner { state, live } = &mut *inner;
+        let Inner { state, live, .. } = &mut *inner;
         self.sites.store(Arc::new(live.follow(state, opened).await));
         self.changed.send_replace(());
         Ok(())

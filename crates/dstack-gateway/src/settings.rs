@@ -59,6 +59,9 @@ pub struct Settings {
     /// Seconds that requests under way have when the gateway is told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub grace: u64,
+    /// Take over from the gateway that runs with this directory: it ends, and no connection is refused meanwhile
+    #[arg(long)]
+    pub take_over: bool,
     /// error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,

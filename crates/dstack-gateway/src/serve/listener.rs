@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use dstack_proxy::Scheme;
 use dstack_system::task;
+use futures_util::FutureExt as _;
 use rustls::ServerConfig;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::connection::{self, Protocol};
@@ -22,6 +23,10 @@ use super::{Front, Peer};
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// After the system had no room for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 4096;
+/// As long as the last clients have to ask.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// What HTTP/2 is called when keys are agreed on.
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 /// And HTTP/1.1.
@@ -55,24 +60,51 @@ impl Listening {
             let stopping = this.stopping.clone();
             tokio::select! {
                 () = stopping.cancelled() => {}
-                () = this.accept(&listener, acceptor) => {}
+                () = this.accept(&listener, &acceptor) => {}
             }
+            this.accept_last(&listener, &acceptor);
         });
     }
 
-    async fn accept(&self, listener: &TcpListener, acceptor: Option<TlsAcceptor>) {
+    async fn accept(&self, listener: &TcpListener, acceptor: &Option<TlsAcceptor>) {
         loop {
             let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
                 return;
             };
-            let (stream, address) = accepted(listener).await;
-            let (this, acceptor) = (self.clone(), acceptor.clone());
-            let serving = self.connections.track_future(async move {
-                this.serve(stream, address, acceptor).await;
-                drop(place);
-            });
-            task::spawn("connection", serving);
+            let accepted = accepted(listener).await;
+            let stopping = self.stopping.clone();
+            self.begin(accepted, acceptor.clone(), stopping, Some(place));
         }
+    }
+
+    /// Those that have been connected by the system already get one answer.
+    fn accept_last(&self, listener: &TcpListener, acceptor: &Option<TlsAcceptor>) {
+        let stopping = CancellationToken::new();
+        while let Some(Ok(accepted)) = listener.accept().now_or_never() {
+            self.begin(accepted, acceptor.clone(), stopping.clone(), None);
+        }
+        task::spawn("last connections", async move {
+            sleep(LAST_PATIENCE).await;
+            stopping.cancel();
+        });
+    }
+
+    fn begin(
+        &self,
+        (stream, address): (TcpStream, SocketAddr),
+        acceptor: Option<TlsAcceptor>,
+        stopping: CancellationToken,
+        place: Option<OwnedSemaphorePermit>,
+    ) {
+        let this = Self {
+            stopping,
+            ..self.clone()
+        };
+        let serving = self.connections.track_future(async move {
+            this.serve(stream, address, acceptor).await;
+            drop(place);
+        });
+        task::spawn("connection", serving);
     }
 
     async fn serve(self, stream: TcpStream, address: SocketAddr, acceptor: Option<TlsAcceptor>) {
@@ -95,6 +127,11 @@ impl Listening {
         connection::serve(self.front, stream, peer(Scheme::Https), protocol, self.stopping).await;
     }
 
+    /// Accepts no more when what is returned is dropped.
+    pub fn until_dropped(&self) -> DropGuard {
+        self.stopping.clone().drop_guard()
+    }
+
     /// Accepts no more, and waits for the requests under way, at most for so long.
     pub async fn stop(&self, limit: Duration) {
         self.stopping.cancel();
@@ -115,17 +152,29 @@ async fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Listens at this address.
+/// Listens at this address; with `shared`, also where a gateway of the same user listens.
 ///
 /// # Errors
 /// It is taken, or is not this machine's.
-pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn bind(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    if !shared {
+        // A socket that may be shared would not find out that the address is taken.
+        let alone = socket(address)?;
+        alone.bind(address)?;
+        drop(alone.listen(1)?);
+    }
+    let socket = socket(address)?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = match address {
-        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     // A gateway that is started again must not wait for the connections of the one before.
     socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(4096)
+    Ok(socket)
 }

@@ -1,12 +1,20 @@
 //! What is registered outlives the process.
 
-use dstack_gateway::Gateway;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Parser as _;
 use dstack_gateway::gateway::StartError;
+use dstack_gateway::{Gateway, Settings};
+use http::Request;
 use serde_json::json;
+use tokio::process::{Child, Command};
 
 use crate::support::app::App;
+use crate::support::client::ask;
 use crate::support::ssh::Ssh;
-use crate::support::{Setup, ok, settings, until};
+use crate::support::{Setup, ok, service, settings, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_registered_serves_again_after_a_kill() {
@@ -121,4 +129,113 @@ async fn a_gateway_of_the_reference_is_taken_over_once() {
         json!({ "services": [] }),
         "not twice"
     );
+}
+
+/// What a process of its own is told.
+const ARGUMENTS: &str = "GATEWAY_ARGUMENTS";
+
+/// No test: the other processes of the tests below.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "runs until it is told to end"]
+async fn a_process_of_its_own() {
+    let Ok(arguments) = std::env::var(ARGUMENTS) else {
+        return;
+    };
+    let words = std::iter::once("gateway").chain(arguments.split(' '));
+    dstack_gateway::run(Settings::try_parse_from(words).unwrap())
+        .await
+        .unwrap();
+}
+
+fn process(arguments: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "restart::a_process_of_its_own",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(ARGUMENTS, arguments)
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap()
+}
+
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+async fn is_listening(address: SocketAddr) -> bool {
+    tokio::net::TcpStream::connect(address).await.is_ok()
+}
+
+async fn post(address: SocketAddr, path: &str, body: &serde_json::Value) -> u16 {
+    let request = Request::post(path).body(body.to_string()).unwrap();
+    ask(address, request).await.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_killed_has_written_what_it_has_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let [http, https, api] = [free_port(), free_port(), free_port()];
+    let (dir, at) = (dir.path().display(), SocketAddr::from(([127, 0, 0, 1], api)));
+    let arguments =
+        format!("--dir {dir} --http 127.0.0.1:{http} --https 127.0.0.1:{https} --api 127.0.0.1:{api}");
+    let mut first = process(&arguments);
+    until("it serves", async || is_listening(at).await).await;
+    for number in 0..20 {
+        let body = service(&format!("web{number}"), "key");
+        assert_eq!(post(at, "/api/registry/main/services/register", &body).await, 200);
+    }
+    first.kill().await.unwrap();
+    let _second = process(&arguments);
+    until("it serves again", async || is_listening(at).await).await;
+    let listed = ask(
+        at,
+        Request::get("/api/services/list").body(String::new()).unwrap(),
+    )
+    .await;
+    assert_eq!(listed.json()["services"].as_array().unwrap().len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_takes_over_and_no_request_fails() {
+    let (ssh, app) = (Ssh::start().await, App::start("one").await);
+    let dir = tempfile::tempdir().unwrap();
+    let [http, https, api] = [free_port(), free_port(), free_port()];
+    let (dir, at) = (dir.path().display(), SocketAddr::from(([127, 0, 0, 1], api)));
+    let arguments =
+        format!("--dir {dir} --http 127.0.0.1:{http} --https 127.0.0.1:{https} --api 127.0.0.1:{api}");
+    let mut before = process(&arguments);
+    until("it serves", async || is_listening(at).await).await;
+    let body = service("web", ssh.key());
+    assert_eq!(post(at, "/api/registry/main/services/register", &body).await, 200);
+    let path = "/api/registry/main/services/web/replicas/register";
+    assert_eq!(post(at, path, &ssh.replica(1, app.port)).await, 200);
+
+    let front = SocketAddr::from(([127, 0, 0, 1], http));
+    let is_over = AtomicBool::new(false);
+    let load = async {
+        let mut count = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let request = Request::get("/").header("host", "web.example.com");
+            let answer = ask(front, request.body(String::new()).unwrap()).await;
+            assert_eq!(answer.status, 200, "after {count}: {answer:?}");
+            count += 1;
+        }
+        count
+    };
+    let change = async {
+        let mut after = process(&format!("{arguments} --take-over"));
+        assert!(before.wait().await.unwrap().success());
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        is_over.store(true, Ordering::Relaxed);
+        assert!(after.try_wait().unwrap().is_none());
+        after
+    };
+    let (count, _after) = tokio::join!(load, change);
+    assert!(count > 10, "{count}");
 }
