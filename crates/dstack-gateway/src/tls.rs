@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use dstack_system::clock::SharedClock;
-use dstack_system::{Random, chain, task};
+use dstack_system::{Random, Secret, chain, task};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use tokio::time::timeout;
@@ -165,13 +165,23 @@ impl Certificates {
         }
         tracing::info!(domain, "a certificate is ordered");
         let acme = self.acme.load_full();
-        let account = self.authority.account(&acme).await?;
-        let pem = order::order(&account, domain, &self.challenges).await?;
+        let pem = match self.order(&acme, domain).await {
+            Err(error) if error.is_about_account() => {
+                self.authority.discard(&acme).await;
+                self.order(&acme, domain).await?
+            }
+            ordered => ordered?,
+        };
         let certificate = files::read(&pem).map_err(order::OrderError::Unusable)?;
         self.files.save(domain, &pem).await?;
         tracing::info!(domain, until = %certificate.validity.until.to_jiff(), "there is a new certificate");
         self.shown.add(domain, certificate);
         Ok(())
+    }
+
+    async fn order(&self, acme: &AcmeSettings, domain: &str) -> Result<Secret, order::OrderError> {
+        let account = self.authority.account(acme).await?;
+        order::order(&account, domain, &self.challenges).await
     }
 
     /// Whether there is such a certificate already, if only one for all names of its level.

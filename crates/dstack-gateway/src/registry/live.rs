@@ -231,7 +231,7 @@ fn site(
             true => Paths::OfRouter,
             false => Paths::All,
         },
-        read_timeout: Duration::from_secs(record.read_timeout),
+        read_timeout: Duration::from_secs(record.read_timeout.max(1)),
         model: record.model.as_ref().map(model),
         replicas,
     };

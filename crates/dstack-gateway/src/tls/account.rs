@@ -60,13 +60,13 @@ impl Authority {
 
     /// The account at the authority that these settings name, made if there is none.
     pub(super) async fn account(&self, acme: &AcmeSettings) -> Result<Account, OrderError> {
-        let url = acme.server.as_ref().unwrap_or(&self.default);
+        let url = self.url(acme);
         let name = name(url, acme.eab_kid.as_deref());
         let mut last = self.last.lock().await;
         if let Some(kept) = last.as_ref().filter(|kept| kept.name == name) {
             return Ok(kept.account.clone());
         }
-        let path = self.accounts.join(format!("{name}.json"));
+        let path = self.path(&name);
         let account = match fs_err::read(&path).ok().map(|text| serde_json::from_slice(&text)) {
             Some(Ok(credentials)) => self.builder()?.from_credentials(credentials).await?,
             _ => self.create(url, acme, &path).await?,
@@ -78,9 +78,27 @@ impl Authority {
         Ok(account)
     }
 
-    /// The account is asked for anew at the next order.
+    /// Its directory is read anew at the next order.
     pub(super) async fn forget(&self) {
         *self.last.lock().await = None;
+    }
+
+    /// The authority knows the account of these settings no more: another one is made at the next order.
+    pub(super) async fn discard(&self, acme: &AcmeSettings) {
+        let path = self.path(&name(self.url(acme), acme.eab_kid.as_deref()));
+        let mut last = self.last.lock().await;
+        if let Err(error) = fs_err::remove_file(path) {
+            tracing::warn!(%error, "an account that the authority does not know stays");
+        }
+        *last = None;
+    }
+
+    fn url<'a>(&'a self, acme: &'a AcmeSettings) -> &'a str {
+        acme.server.as_ref().unwrap_or(&self.default)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.accounts.join(format!("{name}.json"))
     }
 
     async fn create(

@@ -40,6 +40,17 @@ pub(crate) enum OrderError {
     Disk(#[from] io::Error),
 }
 
+impl OrderError {
+    /// The authority knows the account no more.
+    pub(super) fn is_about_account(&self) -> bool {
+        let Self::Authority(instant_acme::Error::Api(problem)) = self else {
+            return false;
+        };
+        let kind = problem.r#type.as_deref().unwrap_or_default();
+        kind.ends_with(":accountDoesNotExist")
+    }
+}
+
 /// Orders a certificate. Returns its chain and key.
 pub(super) async fn order(
     account: &Account,

@@ -200,3 +200,14 @@ async fn while_a_certificate_is_ordered_other_services_are_registered() {
         answered = ordering => panic!("{answered:?}"),
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_authority_has_forgotten_the_account_another_is_made() {
+    let (setup, authority) = with_authority(Setup::start().await).await;
+    let ssh = Ssh::start().await;
+    setup.register("one", json!({"https": true}), &ssh).await;
+    authority.shared.accounts.lock().clear();
+    setup.register("two", json!({"https": true}), &ssh).await;
+    assert_eq!(authority.shared.accounts.lock().len(), 1);
+    assert_eq!(authority.signed(), 2);
+}

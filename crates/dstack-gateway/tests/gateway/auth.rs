@@ -28,7 +28,8 @@ async fn asked(setup: &Setup, token: &str) -> u16 {
 async fn a_server_is_asked_once_for_all_that_ask_with_the_same_token() {
     let (setup, _ssh, _app) = with_service().await;
     let sockets = &setup.settings.server_connections;
-    let server = Server::start(sockets, "a", &[("main", "good", 200), ("main", "odd", 404)]);
+    let answers = [("main", "good", 200), ("main", "odd", 404)];
+    let server = Server::start_slow(sockets, "a", &answers, Duration::from_millis(200));
     let all = futures_util::future::join_all((0..20).map(|_| asked(&setup, "good"))).await;
     assert!(all.iter().all(|status| *status == 200), "{all:?}");
     assert_eq!(server.asked(), 1);

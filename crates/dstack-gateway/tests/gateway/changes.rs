@@ -14,7 +14,7 @@ use crate::support::client::send;
 use crate::support::ssh::Ssh;
 use crate::support::{Setup, ok};
 
-async fn next_piece(body: &mut hyper::body::Incoming) -> Option<String> {
+pub(crate) async fn next_piece(body: &mut hyper::body::Incoming) -> Option<String> {
     let frame = tokio::time::timeout(Duration::from_secs(10), body.frame())
         .await
         .unwrap()?;

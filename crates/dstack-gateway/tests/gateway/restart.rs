@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Parser as _;
 use dstack_gateway::gateway::StartError;
@@ -11,8 +12,9 @@ use http::Request;
 use serde_json::json;
 use tokio::process::{Child, Command};
 
+use crate::changes::next_piece;
 use crate::support::app::App;
-use crate::support::client::ask;
+use crate::support::client::{ask, send};
 use crate::support::ssh::Ssh;
 use crate::support::{Setup, ok, service, settings, until};
 
@@ -216,7 +218,7 @@ async fn another_process_takes_over_and_no_request_fails() {
     let path = "/api/registry/main/services/web/replicas/register";
     assert_eq!(post(at, path, &ssh.replica(1, app.port)).await, 200);
 
-    let front = SocketAddr::from(([127, 0, 0, 1], http));
+    let (front, lock) = (SocketAddr::from(([127, 0, 0, 1], http)), format!("{dir}/lock"));
     let is_over = AtomicBool::new(false);
     let load = async {
         let mut count = 0;
@@ -229,9 +231,25 @@ async fn another_process_takes_over_and_no_request_fails() {
         count
     };
     let change = async {
+        let stream = tokio::net::TcpStream::connect(front).await.unwrap();
+        let request = Request::get("/stream").header("host", "web.example.com");
+        let mut long = send(stream, request.body(String::new()).unwrap())
+            .await
+            .into_body();
         let mut after = process(&format!("{arguments} --take-over"));
+        let pid = after.id().unwrap().to_string();
+        until("the second has the directory", async || {
+            std::fs::read_to_string(&lock).unwrap() == pid
+        })
+        .await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(before.try_wait().unwrap().is_none(), "it has a request under way");
+        app.pieces.add_permits(1);
+        assert_eq!(next_piece(&mut long).await.unwrap(), "piece");
+        app.pieces.close();
+        assert_eq!(next_piece(&mut long).await, None);
         assert!(before.wait().await.unwrap().success());
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         is_over.store(true, Ordering::Relaxed);
         assert!(after.try_wait().unwrap().is_none());
         after

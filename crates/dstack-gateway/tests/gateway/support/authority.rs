@@ -295,6 +295,9 @@ async fn account(State(shared): App, body: Bytes) -> Response {
 }
 
 async fn new_order(State(shared): App, body: Bytes) -> Response {
+    if shared.accounts.lock().is_empty() {
+        return problem("accountDoesNotExist", "the account is not known");
+    }
     let id = shared.next();
     let order = Order {
         domain: part(&body, "payload")["identifiers"][0]["value"]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path as UrlPath, State};
@@ -22,11 +23,22 @@ struct Shared {
     /// Status by project and token.
     answers: HashMap<(&'static str, &'static str), u16>,
     asked: AtomicUsize,
+    takes: Duration,
 }
 
 impl Server {
     /// Says this to project and token, and 403 to others.
     pub(crate) fn start(dir: &Path, name: &str, answers: &[(&'static str, &'static str, u16)]) -> Self {
+        Self::start_slow(dir, name, answers, Duration::ZERO)
+    }
+
+    /// Same, and takes so long for each answer.
+    pub(crate) fn start_slow(
+        dir: &Path,
+        name: &str,
+        answers: &[(&'static str, &'static str, u16)],
+        takes: Duration,
+    ) -> Self {
         let listener = UnixListener::bind(dir.join(format!("{name}.sock"))).unwrap();
         let answers = answers
             .iter()
@@ -34,6 +46,7 @@ impl Server {
         let shared = Arc::new(Shared {
             answers: answers.collect(),
             asked: AtomicUsize::new(0),
+            takes,
         });
         let router = Router::new()
             .route("/api/projects/{project}/get", post(get))
@@ -60,6 +73,7 @@ async fn get(
     headers: HeaderMap,
 ) -> StatusCode {
     shared.asked.fetch_add(1, Ordering::Relaxed);
+    tokio::time::sleep(shared.takes).await;
     let token = headers["authorization"].to_str().unwrap();
     let token = token.strip_prefix("Bearer ").unwrap();
     let mut answers = shared.answers.iter();
