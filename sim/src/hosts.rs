@@ -93,8 +93,8 @@ struct State {
     /// What runners were told when their job was handed to them, by task.
     told: HashMap<String, SubmitBody>,
     scripts: HashMap<String, Script>,
-    /// Tasks whose runners were asked to end their commands: kept after removal.
-    stopped: BTreeSet<String>,
+    /// When the runners of tasks were first asked to end their commands: kept after removal.
+    stopped: BTreeMap<String, Time>,
     cut_off: bool,
     /// How often followers missed something, and are told everything again.
     lags: usize,
@@ -393,8 +393,13 @@ impl Hosts {
 
     /// Whether the runner of a job was asked to end its commands.
     pub fn was_stopped(&self, job: JobId) -> bool {
+        self.stopped_at(job).is_some()
+    }
+
+    /// When the runner of a job was first asked to end its commands.
+    pub fn stopped_at(&self, job: JobId) -> Option<Time> {
         let state = self.lock();
-        state.stopped.contains(&job.to_string())
+        state.stopped.get(&job.to_string()).copied()
     }
 
     /// Machines of clouds come without an agent from now on: it is brought to them over SSH.
@@ -1004,7 +1009,8 @@ impl Runner for SimRunner {
 
     async fn stop(&self) -> Result<(), AgentError> {
         self.hosts.acts("stop a job");
-        self.hosts.lock().stopped.insert(self.id.clone());
+        let now = self.hosts.clock.now();
+        self.hosts.lock().stopped.entry(self.id.clone()).or_insert(now);
         self.with(|runner| {
             runner.stopping = true;
             Ok(())

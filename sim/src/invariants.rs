@@ -10,7 +10,7 @@ use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow};
 
-use crate::World;
+use crate::{World, services};
 
 /// Everything that is wrong, in words; empty = all is well.
 pub fn always(world: &World) -> Vec<String> {
@@ -37,6 +37,7 @@ pub fn always(world: &World) -> Vec<String> {
     }
     wrong.extend(world.clouds.attached_wrongly());
     disks_have_rows(world, &mut wrong);
+    services::requests_are_finished(world, &mut wrong);
     wrong.extend(world.hosts.disorders());
     for (task, starts) in world.hosts.starts() {
         if starts > 1 {

@@ -90,11 +90,12 @@ impl World {
             .await;
     }
 
-    /// Ends at the next change of the store, the clouds, the hosts or the output. What changes after this call counts,
+    /// Ends at the next change of the store, the clouds, the hosts, the output or the requests. What changes after this call counts,
     /// also before the answer is awaited.
     fn change(&self) -> impl Future<Output = ()> {
         let (store, clouds) = (self.store.changed(), self.clouds.changed());
         let (hosts, output) = (self.hosts.changed(), self.output.changed());
+        let services = self.services.changed();
         async {
             tokio::select! {
                 biased;
@@ -102,6 +103,7 @@ impl World {
                 () = clouds => {}
                 () = hosts => {}
                 () = output => {}
+                () = services => {}
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::clouds::Clouds;
 use crate::hosts::Hosts;
 use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
+use crate::services::Services;
 use crate::ssh_hosts::SshHosts;
 use crate::waits::Unmet;
 
@@ -35,6 +36,8 @@ pub struct World {
     pub ssh_hosts: SshHosts,
     /// The simulated clouds.
     pub clouds: Clouds,
+    /// How jobs answer their probes, and the requests at them.
+    pub services: Services,
     /// Output of jobs, as it was stored.
     pub output: Arc<SimOutput>,
     /// What jobs need.
@@ -75,6 +78,7 @@ impl World {
         let machine = builder.machine(blocks, clock.now())?;
         store.commit(machine).await.ok(); // a fresh store has no conflicts
         Ok(Self {
+            services: Services::new(Arc::clone(&store), Arc::clone(&clock)),
             store,
             ssh_hosts: SshHosts::new(hosts.clone(), random.clone()),
             clouds: Clouds::new(hosts.clone(), random.clone()),
@@ -112,7 +116,7 @@ impl World {
             backends: Arc::new(self.clouds.clone()),
             output: Arc::clone(&self.output) as Arc<dyn dstack_engine::Output>,
             inputs: Arc::clone(&self.inputs) as Arc<dyn dstack_engine::Inputs>,
-            services: Arc::new(dstack_engine::NoServices),
+            services: Arc::new(self.services.of_server()),
             clock: Arc::clone(&self.clock),
             random: self.random.clone(),
             failpoints,

@@ -111,7 +111,9 @@ fn head(method: &str, path: &str, token: Option<&str>) -> String {
     let authorization = token
         .map(|token| format!("authorization: Bearer {token}\r\n"))
         .unwrap_or_default();
-    format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n")
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n"
+    )
 }
 
 /// The requests of one load, shared by its clients.

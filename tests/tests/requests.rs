@@ -238,19 +238,30 @@ fn python_service(server: &Server, program: &str, more: &str) -> Cli {
 }
 
 fn script(name: &str) -> String {
-    parts::repository().join("tests/python").join(name).display().to_string()
+    parts::repository()
+        .join("tests/python")
+        .join(name)
+        .display()
+        .to_string()
 }
 
 /// Runs a Python program of these tests until it says `ok`.
 fn says_ok(python: &str, args: &[&str], server: &Server) {
     let said = Command::new(python).args(args).output().unwrap();
     let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-    assert!(said.status.success() && text.trim() == "ok", "{text}\n{}", server.output());
+    assert!(
+        said.status.success() && text.trim() == "ok",
+        "{text}\n{}",
+        server.output()
+    );
 }
 
 #[test]
 fn the_client_of_openai_talks_to_a_model() {
-    let python = need!(parts::openai_env()).join("bin/python").display().to_string();
+    let python = need!(parts::openai_env())
+        .join("bin/python")
+        .display()
+        .to_string();
     let server = need!(Setup::local()).start().unwrap();
     let program = format!("{python} {} 18454 org/echo", script("openai_model.py"));
     // Its probe is the one that services with a model have.
@@ -261,12 +272,19 @@ fn the_client_of_openai_talks_to_a_model() {
         Ok(listed.text().contains("org/echo").then_some(()))
     })
     .unwrap();
-    says_ok(&python, &[&script("openai_client.py"), &models, server.token(), "org/echo"], &server);
+    says_ok(
+        &python,
+        &[&script("openai_client.py"), &models, server.token(), "org/echo"],
+        &server,
+    );
 }
 
 #[test]
 fn a_websocket_is_passed_on() {
-    let python = need!(parts::openai_env()).join("bin/python").display().to_string();
+    let python = need!(parts::openai_env())
+        .join("bin/python")
+        .display()
+        .to_string();
     let server = need!(Setup::local()).start().unwrap();
     let program = format!("{python} {} serve 18456", script("websocket_echo.py"));
     python_service(&server, &program, "port: 18456\n");
@@ -276,5 +294,9 @@ fn a_websocket_is_passed_on() {
     })
     .unwrap();
     let url = url(&server, "").replace("http://", "ws://");
-    says_ok(&python, &[&script("websocket_echo.py"), "ask", &url, server.token()], &server);
+    says_ok(
+        &python,
+        &[&script("websocket_echo.py"), "ask", &url, server.token()],
+        &server,
+    );
 }

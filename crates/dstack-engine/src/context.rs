@@ -14,7 +14,8 @@ use dstack_store::rows::JobRow;
 use dstack_store::{Commit, EngineStore, EntityRef, Put, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, causes, causes_of, task};
-use dstack_units::{InstallationId, InstanceId, RunId, Time};
+use dstack_units::{InstallationId, InstanceId, JobId, RunId, Time};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -27,6 +28,7 @@ use crate::offer_cache::OfferCache;
 use crate::orphans::SWEEP_INTERVAL;
 use crate::panics::Panics;
 use crate::running::Running;
+use crate::services::{Idle, Rerouting};
 use crate::wakes::{Key, Wakes};
 use crate::{Agents, EngineError, Hosts, Inputs, Output, Result, Services};
 
@@ -140,6 +142,8 @@ pub struct Context {
     pub looks: Looks,
     /// Calls and streams under way.
     pub running: Running,
+    /// Held while a probe is under way.
+    pub probing: Semaphore,
     /// Which work on which entity has panicked, and how often in a row.
     pub panics: Panics,
     /// Cancelled when the engine ends (or dies at a failpoint).
@@ -292,6 +296,7 @@ impl Context {
         let owner = commit.owner.get_or_insert_with(|| self.owner.clone());
         let own = *owner == self.owner;
         let wakes = concerned(&commit);
+        let rerouting = Rerouting::of(&commit);
         let inserted: Vec<EntityRef> = commit
             .puts()
             .iter()
@@ -304,6 +309,8 @@ impl Context {
             self.leases.extend(inserted);
         }
         self.reached(name.1)?;
+        // Before anybody is woken: whoever ends a job that gets no requests any more sees that it gets none.
+        rerouting.tell(self.deps.services.as_ref());
         for wake in wakes {
             match wake {
                 Concerned::Wake(key) => self.wakes.wake(key),
@@ -340,6 +347,13 @@ impl Context {
             | EntityRef::PlacementGroup(_)
             | EntityRef::ComputeGroup(_) => {}
         }
+    }
+}
+
+/// Its end waits for its requests.
+impl Idle for Context {
+    fn idle(&self, job: JobId) {
+        self.wakes.wake(EntityRef::Job(job));
     }
 }
 

@@ -4,17 +4,19 @@ mod changes;
 mod leases;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::{Commit, EntityRef, StoreError};
 use dstack_system::task;
 use dstack_units::{JobId, RunId};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 use crate::attendance::Attendance;
 use crate::context::{Context, EngineDeps, Identity};
+use crate::follow::probes::MAX_PROBES;
 use crate::lease_set::LeaseSet;
 use crate::look::{self, Looks};
 use crate::observations::Observations;
@@ -22,6 +24,7 @@ use crate::offer_cache::OfferCache;
 use crate::orphans;
 use crate::panics::Panics;
 use crate::running::Running;
+use crate::services::Idle;
 use crate::wakes::{Key, Wakes};
 
 /// A running engine. Dropping it does not stop it; [`Engine::stop`] does.
@@ -54,9 +57,12 @@ impl Engine {
             offer_cache: OfferCache::default(),
             looks: Looks::default(),
             running: Running::default(),
+            probing: Semaphore::new(MAX_PROBES),
             panics: Panics::default(),
             stop: CancellationToken::new(),
         });
+        let idle: Weak<dyn Idle> = Arc::<Context>::downgrade(&ctx);
+        ctx.deps.services.tell(idle);
         let term = leases::first_term(&ctx, &identity).await?;
         ctx.leases.begin_term(term);
         leases::claim(&ctx).await?;

@@ -1,8 +1,9 @@
-//! Streams of the agents. A broken stream is opened again where it broke.
+//! Streams of the agents, and what is asked of agents and jobs now and then. A broken stream is opened again where it broke.
 
 mod health;
 mod machine;
 mod metrics;
+pub mod probes;
 pub mod runner;
 pub mod shim;
 

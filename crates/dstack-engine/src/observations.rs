@@ -2,7 +2,7 @@
 //!
 //! Kept in memory only: after a restart the streams say all of it again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dstack_agent_api::shim::{PortMapping, TaskInfo};
@@ -10,6 +10,7 @@ use dstack_compute::Sign;
 use dstack_model::health::HealthStatus;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::lifecycle::job::Ended;
+use dstack_plan::probes::ProbeState;
 use dstack_units::{InstanceId, JobId, Time};
 
 /// What is known of a job from its streams.
@@ -31,6 +32,8 @@ pub struct JobSeen {
     pub disconnected_at: Option<Time>,
     /// Its GPUs do too little: what to tell.
     pub unused_gpus: Option<String>,
+    /// How its probes went last, by their place; the row follows.
+    pub probes: BTreeMap<usize, ProbeState>,
 }
 
 /// What is known of an instance from its shim.

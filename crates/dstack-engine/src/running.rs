@@ -18,6 +18,8 @@ pub enum Work {
     Operation(EntityRef, OperationKind),
     /// The runner of a job is followed.
     FollowRunner(JobId),
+    /// The probes of a job are asked.
+    Probe(JobId),
     /// The shim of an instance is followed.
     FollowShim(InstanceId),
 }

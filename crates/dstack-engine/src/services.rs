@@ -1,10 +1,11 @@
 //! The way of requests to the jobs of services, behind a trait: in a server it leads to its proxy.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
-use dstack_store::JobSnapshot;
+use dstack_store::{Commit, JobSnapshot, Put};
 use dstack_units::{JobId, RunId};
 
 /// Passes requests on to the jobs of services.
@@ -51,4 +52,39 @@ impl Services for NoServices {
         false
     }
     fn tell(&self, _idle: std::sync::Weak<dyn Idle>) {}
+}
+
+/// What a commit changes of where requests go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rerouting {
+    unregistered: Vec<JobId>,
+    changed: BTreeSet<RunId>,
+}
+
+impl Rerouting {
+    pub(crate) fn of(commit: &Commit) -> Self {
+        let mut found = Self::default();
+        for put in commit.puts() {
+            match put {
+                Put::Job(job) if job.registered => {
+                    found.changed.insert(job.run_id);
+                }
+                Put::Job(job) => found.unregistered.push(job.id),
+                Put::Run(run) if run.run_spec.configuration.service().is_some() => {
+                    found.changed.insert(run.id);
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    pub(crate) fn tell(&self, services: &dyn Services) {
+        for job in &self.unregistered {
+            services.unregistered(*job);
+        }
+        for run in &self.changed {
+            services.changed(*run);
+        }
+    }
 }

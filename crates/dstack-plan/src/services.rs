@@ -3,10 +3,12 @@
 //! * [`autoscaling`] — how many there should be.
 //! * [`rollout`] — which are started and stopped to get there, without fewer of them being ready than promised.
 //! * [`replicas`] — both for all groups of a service, from its jobs.
+//! * [`registration`] — which of them get requests.
 //! * [`publish`] — where it is reached.
 
 pub mod autoscaling;
 pub mod publish;
+pub mod registration;
 pub mod replicas;
 pub mod rollout;
 

@@ -93,7 +93,10 @@ impl Forwarder {
             let Some(replica) = service.replicas.get(choice.place) else {
                 break;
             };
-            let mut visit = Visit::begin(replica);
+            let Some(mut visit) = Visit::begin(replica) else {
+                tries.leave_out(choice.place);
+                continue;
+            };
             let attempt = Attempt {
                 fresh: choice.fresh,
                 repeatable: !choice.last,

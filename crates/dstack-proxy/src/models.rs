@@ -3,7 +3,8 @@
 //! * `request` — what of a call is looked at; `choice` — which of the services of a model are asked, and in which order;
 //!   `headers` — what of a call's headers a model gets, and of an answer's the client.
 //! * `openai` — models whose API is that of OpenAI: all is passed on as it is.
-//! * `tgi` — models of Text Generation Inference: chats become prompts, answers become OpenAI's. `template` makes the prompt.
+//! * `tgi` — models of Text Generation Inference: chats become prompts, answers become OpenAI's. `template` makes the prompt, in a
+//!   process of its own (`render`).
 //! * `watched` — an answer on its way through: its tokens are counted (`usage`), and a stream that breaks says so.
 //! * `events` — reads server-sent events; `failure` — what is answered instead.
 
@@ -14,6 +15,7 @@ mod headers;
 mod json;
 mod list;
 mod openai;
+mod render;
 mod request;
 mod template;
 mod tgi;
@@ -40,6 +42,7 @@ use crate::forward::Forward;
 use crate::routes::{ChatFormat, Routes, Service};
 
 pub use self::list::list;
+pub use self::render::{Renderer, render_from_stdin};
 pub use self::request::Endpoint;
 pub use self::usage::{Accounting, NoAccounting, TokenUsage};
 
@@ -51,6 +54,7 @@ const MAX_SERVICES_ASKED: usize = 3;
 pub struct ModelApi {
     forward: Arc<dyn Forward>,
     accounting: Arc<dyn Accounting>,
+    renderer: Renderer,
     clock: SharedClock,
     random: Random,
 }
@@ -69,16 +73,18 @@ pub struct Call<'c> {
 }
 
 impl ModelApi {
-    /// Asks models through `forward`, and tells `accounting` what their answers took.
+    /// Asks models through `forward`, and tells `accounting` what their answers took. Templates are rendered by `renderer`.
     pub fn new(
         forward: Arc<dyn Forward>,
         accounting: Arc<dyn Accounting>,
+        renderer: Renderer,
         clock: SharedClock,
         random: Random,
     ) -> Self {
         Self {
             forward,
             accounting,
+            renderer,
             clock,
             random,
         }
@@ -134,7 +140,7 @@ impl ModelApi {
             created: self.clock.now().to_jiff().as_second(),
             model: asked.model.clone(),
         };
-        let chat = tgi::Chat::read(head, chat_template, eos_token, &call.body).await;
+        let chat = tgi::Chat::read(&self.renderer, head, chat_template, eos_token, &call.body).await;
         chat.map(Some)
     }
 }

@@ -31,6 +31,8 @@ pub struct Replica {
     connector: Arc<dyn Connector>,
     pool: Arc<Pool>,
     in_flight: AtomicUsize,
+    /// It gets no new requests.
+    retired: AtomicBool,
     /// Told when no request is under way any more.
     ended: Notify,
     /// `health` has something against it: spares all others the lock.
@@ -46,6 +48,7 @@ impl Replica {
             connector,
             pool: Arc::new(Pool::new(PoolSettings::default())),
             in_flight: AtomicUsize::new(0),
+            retired: AtomicBool::new(false),
             ended: Notify::new(),
             troubled: AtomicBool::new(false),
             health: Locked::default(),
@@ -62,7 +65,21 @@ impl Replica {
     /// Requests under way, upgraded connections among them: from when it was chosen until the client has the whole answer, or
     /// has gone.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Acquire)
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// It gets no new requests, also of those who still hold routes with it. Once it is [idle](Self::idle) after that, it stays so.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+    }
+
+    /// It gets requests again.
+    pub fn readmit(&self) {
+        self.retired.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
     }
 
     /// Waits until no request is under way. One that comes meanwhile is waited for as well.

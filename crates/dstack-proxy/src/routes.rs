@@ -26,7 +26,8 @@ pub struct Service {
     pub strip_prefix: bool,
     /// Which paths are passed on.
     pub paths: Paths,
-    /// As long as a replica may be silent: before its answer, and between two pieces of it.
+    /// As long as a replica may be silent: before its answer, and between two pieces of it, while it is not given pieces of the
+    /// request. Of a WebSocket, as long as both sides may be.
     pub read_timeout: Duration,
     /// The model that it serves.
     pub model: Option<Model>,

@@ -126,10 +126,12 @@ fn log_end(closed: hyper::Result<()>) {
     }
 }
 
-/// A quarter of the files is left for the database, hosts and logs.
+/// A request that is passed on takes a second file. A quarter of them is left for the database, hosts and logs.
 fn default_limit(open_files: Option<u64>) -> usize {
     let files = open_files.and_then(|files| usize::try_from(files).ok());
-    files.map_or(MAX_CONNECTIONS, |files| MAX_CONNECTIONS.min(files - files / 4))
+    files.map_or(MAX_CONNECTIONS, |files| {
+        MAX_CONNECTIONS.min((files - files / 4) / 2)
+    })
 }
 
 #[cfg(test)]
@@ -264,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_files_is_left_for_others() {
-        assert_eq!(default_limit(Some(1024)), 768);
+        assert_eq!(default_limit(Some(1024)), 384);
         assert_eq!(default_limit(Some(1_048_576)), MAX_CONNECTIONS);
         assert_eq!(default_limit(None), MAX_CONNECTIONS, "any number may be open");
         assert_eq!(Connections::new(Some(0), None).limit, 1);

@@ -71,9 +71,9 @@ pub fn router(state: Arc<AppState>) -> Router {
         .merge(crate::docs::router(Arc::clone(&state)))
         .merge(crate::login::page::router(Arc::clone(&state)))
         .layer(compression())
+        .merge(crate::proxy::router(Arc::clone(&state)))
         .layer(map_response(guarded))
-        // What services answer is passed on as it is.
-        .merge(crate::proxy::router(state));
+        .merge(crate::proxy::passing_on(state));
     match watched {
         Some(http) => http.watch(router),
         None => router,

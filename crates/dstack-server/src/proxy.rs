@@ -21,7 +21,7 @@ use crate::overload::Kind;
 use crate::state::AppState;
 use crate::version::ClientVersion;
 
-/// The routes below `/proxy`, and `/metrics`.
+/// What the server itself answers below `/proxy`, and `/metrics`.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
     // Looks at all that is there, as plans do.
     let metrics = Router::new()
@@ -30,11 +30,12 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
     let listed = Router::new()
         .route("/proxy/models/{project}/models", get(models::list))
         .layer(from_fn_with_state((Arc::clone(&state), Kind::Read), guarded));
-    service::routes()
-        .merge(models::routes())
-        .merge(listed)
-        .merge(metrics)
-        .with_state(state)
+    listed.merge(metrics).with_state(state)
+}
+
+/// What is passed on to services, whose answers are theirs.
+pub(crate) fn passing_on(state: Arc<AppState>) -> Router {
+    service::routes().merge(models::routes()).with_state(state)
 }
 
 /// As many calls at a time, and for as long, as of the routes of the table.

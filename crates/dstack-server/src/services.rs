@@ -17,7 +17,7 @@ use dstack_agent_api::http::Connector;
 use dstack_engine::services::Idle;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
-use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
 use dstack_proxy::{Forwarder, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
@@ -43,6 +43,8 @@ pub struct ServiceRoutes(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Of this server, among those that share the database.
+    name: String,
     database: Database,
     /// How long a replica may be silent.
     read_timeout: Duration,
@@ -69,15 +71,16 @@ struct Reading {
 }
 
 impl ServiceRoutes {
-    /// No routes yet.
-    pub fn new(data: &Data, read_timeout: Duration) -> Self {
+    /// No routes yet; `prompts` makes those of chat templates.
+    pub fn new(data: &Data, read_timeout: Duration, prompts: Renderer) -> Self {
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
         let forwarder = Arc::new(Forwarder::new(random.clone()));
         let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
+            name: random.uuid().to_string(),
             database: data.database.clone(),
             read_timeout,
-            models: ModelApi::new(through, Arc::new(NoAccounting), clock, random),
+            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random.clone()),
             forwarder,
             ports: OnceLock::new(),
             routes: ArcSwap::default(),

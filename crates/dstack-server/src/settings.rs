@@ -482,8 +482,9 @@ impl Settings {
     }
 
     /// How long a replica of a service may be silent.
-    pub const fn service_patience(&self) -> Duration {
-        Duration::from_secs(self.service_timeout)
+    pub fn service_patience(&self) -> Duration {
+        const YEAR: u64 = 365 * 24 * 3600;
+        Duration::from_secs(self.service_timeout.clamp(1, YEAR))
     }
 
     /// How long a login provider may take.

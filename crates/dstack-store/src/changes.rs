@@ -47,9 +47,10 @@ impl Tracked for JobRow {
     }
     fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
         let changed = before.status() != after.status();
-        changed
-            .then(|| maker.job_status(before, after))
+        let status = changed.then(|| maker.job_status(before, after));
+        status
             .into_iter()
+            .chain(maker.job_requests(before, after))
             .collect()
     }
 }

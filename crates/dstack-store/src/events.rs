@@ -1,6 +1,7 @@
 //! Audit events: the fixed texts of dstack 0.22.5, which clients show verbatim.
 
 use dstack_model::events::EventTargetType;
+use dstack_model::runs::JobStatus;
 use dstack_system::Random;
 use dstack_units::{Time, UserId};
 
@@ -49,6 +50,29 @@ impl EventMaker {
         let message = to.termination_reason_message();
         let text = status_changed("Job", (&from.status(), &to.status()), reason, message);
         self.event(text, vec![job(to)])
+    }
+
+    /// `Service replica ready to receive requests`. dstack 0.22.5 does not take requests from a replica because of its probes.
+    /// That a job which ends gets no requests goes without saying.
+    pub fn job_requests(&self, from: &JobRow, to: &JobRow) -> Option<NewEvent> {
+        let text = if to.ready && !from.ready {
+            "Service replica ready to receive requests".to_owned()
+        } else if to.status() != JobStatus::Running || from.registered == to.registered {
+            return None;
+        } else if to.registered {
+            "Service replica receives requests again".to_owned()
+        } else {
+            let failure = to
+                .probes
+                .as_ref()
+                .and_then(|probes| probes.failure(&to.job_spec.probes));
+            let failure = failure.map(|failure| format!(" ({failure})"));
+            format!(
+                "Service replica receives no requests: a probe fails{}",
+                failure.unwrap_or_default()
+            )
+        };
+        Some(self.event(text, vec![job(to)]))
     }
 
     /// `Run status changed A -> B. Termination reason: R`.

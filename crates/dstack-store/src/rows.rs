@@ -25,6 +25,7 @@ use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
+use dstack_plan::probes::ProbeStates;
 
 pub use attachment::AttachmentRow;
 pub use compute_group::ComputeGroupRow;
@@ -101,6 +102,18 @@ impl crate::Column for WaitReason {
     }
 }
 
+/// Kept as JSON; what is not understood counts as if no probe had been asked.
+impl crate::Column for ProbeStates {
+    type Raw = String;
+    fn to_raw(&self) -> String {
+        // Numbers and texts, for which serialization cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+    fn from_raw(raw: String) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(serde_json::from_str(&raw).unwrap_or_default())
+    }
+}
+
 /// The reads that all rows with a life of their own have, and the ways to wait.
 macro_rules! life {
     ($row:ident, $status:ty) => {
@@ -154,6 +167,15 @@ use life;
 mod tests {
     use super::*;
     use crate::Column;
+
+    #[test]
+    fn probes_of_another_form_do_not_make_a_row_unreadable() {
+        let known = ProbeStates::from_raw(r#"[{"streak": 1, "failures": 0}]"#.to_owned()).unwrap();
+        assert_eq!(known.of(0).streak, 1);
+        assert_eq!(ProbeStates::from_raw(known.to_raw()).unwrap(), known);
+        let unknown = ProbeStates::from_raw(r#"{"version": 9}"#.to_owned()).unwrap();
+        assert_eq!(unknown, ProbeStates::default());
+    }
 
     #[test]
     fn waits_of_versions_without_kinds_are_read_as_texts() {

@@ -3,7 +3,9 @@
 mod backends;
 mod local_machine;
 mod logging;
+mod prompts;
 mod protected_paths;
 mod server;
 
+pub use prompts::{RENDER_PROMPT, render_prompt};
 pub use server::server;

@@ -34,6 +34,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::backends;
 use crate::local_machine::Offer;
 use crate::logging;
+use crate::prompts;
 use crate::protected_paths::{Places, protected_paths};
 
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -111,6 +112,7 @@ fn run(
         credential_files: config.map(|config| config.credential_files()).unwrap_or_default(),
     };
     options.telemetry = telemetry;
+    options.prompts = prompts::renderer();
     options.site = site();
     let policy = options.settings.outbound_policy();
     options.images = dstack_images::of_server((machine.offer == Offer::Offered).then(local_engine), policy);
@@ -306,10 +308,11 @@ async fn start_engine(
     let keyring = DatabaseKeyring::new(database.clone(), jobs.encryption.clone(), Arc::clone(&keys));
     let candidate = context.data.random.uuid().into();
     let installation = database.installation(candidate).await?;
-    let pool = Pool::new(Arc::new(keyring));
+    let keyring = Arc::new(keyring);
+    let pool = Pool::new(Arc::clone(&keyring) as _);
     let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
     let deployer = Deployer::new(pool.clone(), agents);
-    let agents = ConnectedAgents::new(here, pool);
+    let agents = ConnectedAgents::new(here, pool, Pool::new(keyring));
     context.services.reach_through(Arc::new(agents.clone()));
     let engine = Engine::start(EngineDeps {
         store: Arc::new(context.data.store()) as Arc<dyn EngineStore>,

@@ -53,9 +53,17 @@ pub(super) fn services(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
             theirs.push(LOAD.get(nginx.port, "/", None)?);
         }
     }
-    let mut figures = shown("a request to a service of this machine, with a token, 16 clients", "≥ 0.8 of nginx", ours);
+    let mut figures = shown(
+        "a request to a service of this machine, with a token, 16 clients",
+        "≥ 0.8 of nginx",
+        ours,
+    );
     if !theirs.is_empty() {
-        figures.extend(shown("the same service behind nginx with keep-alive, without tokens", "–", theirs));
+        figures.extend(shown(
+            "the same service behind nginx with keep-alive, without tokens",
+            "–",
+            theirs,
+        ));
     }
     Ok(figures)
 }
@@ -68,7 +76,12 @@ fn shown(name: &str, target: &'static str, mut rounds: Vec<Measured>) -> Vec<Fig
     };
     vec![
         figure(name, Unit::PerSecond, target, median.rate),
-        figure(format!("{name}, p99"), Unit::Seconds, "≤ 2 ms", median.latency.p99),
+        figure(
+            format!("{name}, p99"),
+            Unit::Seconds,
+            "≤ 2 ms",
+            median.latency.p99,
+        ),
     ]
 }
 
@@ -109,7 +122,9 @@ async fn answer(mut stream: TcpStream) -> Result<()> {
         // One request at a time on a connection.
         if heads.ends_with(b"\r\n\r\n") {
             heads.clear();
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n").await?;
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n")
+                .await?;
         }
     }
     Ok(())

@@ -11,7 +11,14 @@ use super::pairs::Pairs;
 use crate::http::Answer;
 
 /// What our server says beyond the reference; its clients ignore members that they do not know.
-const ADDED: [&str; 5] = ["waiting_for", "waiting_kind", "waits_until", "notice", "notices"];
+const ADDED: [&str; 6] = [
+    "waiting_for",
+    "waiting_kind",
+    "waits_until",
+    "notice",
+    "notices",
+    "error",
+];
 
 /// One place where an answer differs from the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl Pace {
             .build()?;
         let pacer = Pacer {
             pace: self,
-            head: head(path, Some(token)),
+            head: head("POST", path, Some(token)),
             body: &body,
             next: Cell::new(0),
         };

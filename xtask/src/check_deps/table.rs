@@ -322,6 +322,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
             "dstack-engine",
             "dstack-hosts",
             "dstack-control",
+            "dstack-proxy",
             "dstack-ui",
             "dstack-server",
             "dstack-cli",

@@ -7,18 +7,13 @@ use super::{add as add_operation, json_content, path_parameters};
 
 const SERVICE: &str = "/proxy/services/{project_name}/{run_name}";
 const MODELS: &str = "/proxy/models/{project_name}/models";
-const CHAT: &str = "/proxy/models/{project_name}/chat/completions";
+const OF_MODELS: &str = "/proxy/models/{project_name}";
 const MEMBERS: &str = "members of the project";
 
 /// Adds the paths that are not in the route table.
 pub(super) fn add(paths: &mut Map<String, Value>) {
     for method in ["get", "post", "put", "delete", "patch", "head"] {
-        let busy = json!({"description": "Refused", "content": json_content(definition("Busy"))});
-        let to_slash = json!({
-            "308": {"description": "The same path with a slash at its end"},
-            "429": busy,
-            "503": busy,
-        });
+        let to_slash = json!({"308": {"description": "The same path with a slash at its end"}});
         let operation = operation(SERVICE, "To the root of a service", "anyone", to_slash);
         add_operation(paths, SERVICE, method, operation);
     }
@@ -40,23 +35,28 @@ pub(super) fn add(paths: &mut Map<String, Value>) {
     );
     let summary = "Models that services of a project serve (deprecated)";
     add_operation(paths, MODELS, "get", operation(MODELS, summary, MEMBERS, answers));
-    add_operation(paths, CHAT, "post", chat());
+    for (call, summary) in [
+        ("chat/completions", "Completes a chat (deprecated)"),
+        ("completions", "Completes a text"),
+        ("embeddings", "Makes vectors of texts"),
+        ("responses", "Responds as OpenAI's responses do"),
+    ] {
+        let path = format!("{OF_MODELS}/{call}");
+        add_operation(paths, &path, "post", model_call(&path, summary));
+    }
     add_operation(paths, "/metrics", "get", metrics());
 }
 
-fn chat() -> Value {
-    let refusals = [
-        ("400", "BadRequest"),
-        ("403", "PlainError"),
-        ("404", "PlainError"),
-        ("408", "PlainError"),
-        ("413", "PlainError"),
-        ("422", "ValidationError"),
-        ("429", "Busy"),
-        ("503", "Busy"),
-    ];
-    let answers = answers("A completion, as the OpenAI API has it", &refusals);
-    let mut operation = operation(CHAT, "Completes a chat (deprecated)", MEMBERS, answers);
+/// Its refusals are those of models as well: `detail`, and `error` as the OpenAI API has it.
+fn model_call(path: &str, summary: &str) -> Value {
+    let mut answers = answers("What the model answers, as the OpenAI API has it", &[]);
+    if let Value::Object(map) = &mut answers {
+        let refused = json!({"type": "object"});
+        let refused =
+            json!({"description": "Refused, by the server or the model", "content": json_content(refused)});
+        map.insert("default".to_owned(), refused);
+    }
+    let mut operation = operation(path, summary, MEMBERS, answers);
     let model = json!({"type": "object", "properties": {"model": {"type": "string"}}, "required": ["model"]});
     if let Value::Object(map) = &mut operation {
         let body = json!({"required": true, "content": json_content(model)});

@@ -454,6 +454,11 @@ mod tests {
             waiting("pending", Some(("failed", "nothing")), Some("the next attempt")),
             ["cli-task waits for the next attempt"]
         );
+        let probe = "its probe GET /health to succeed (last attempt: status 503)";
+        assert_eq!(
+            waiting("running", Some(("running", probe)), None),
+            [format!("cli-task waits for {probe}")]
+        );
         assert!(
             waiting(
                 "running",

@@ -1,6 +1,7 @@
 //! Reconciles jobs that have been placed on an instance.
 
 mod nodes;
+mod requests;
 mod volumes;
 
 use std::sync::Arc;
@@ -90,6 +91,10 @@ fn continue_calls<'a>(ctx: &Arc<Context>, job: &JobRow, operations: impl Iterato
     if listening {
         follow::runner::ensure(ctx, job.id);
     }
+    match job.status() {
+        JobStatus::Running => follow::probes::ensure(ctx, job),
+        _ => follow::probes::stop(ctx, job.id),
+    }
 }
 
 fn task_of(ctx: &Context, snapshot: &JobSnapshot) -> Option<Option<TaskInfo>> {
@@ -114,6 +119,8 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
+        requests_until: requests::until(ctx, job),
+        probe_awaited: None,
         stored_wait: job.stored_wait(),
         task_waits_for: all.nodes.task.clone(),
         start_waits_for: all.nodes.start.clone(),
@@ -224,13 +231,19 @@ fn change(ctx: &Context, snapshot: &JobSnapshot, seen: &Seen<'_>, now: Time) -> 
         seen.job,
         seen.task.as_ref().and_then(Option::as_ref),
     );
-    let mut decision = decide(&facts(ctx, snapshot, seen), now);
+    requests::observe(&mut change.job, &snapshot.run, seen.job);
+    let known = Facts {
+        probe_awaited: requests::awaited(&change.job),
+        ..facts(ctx, snapshot, seen)
+    };
+    let mut decision = decide(&known, now);
     loop {
         apply(ctx, snapshot, &decision, &mut change, now)?;
         if !matches!(
             decision,
             Decision::Terminate(_) | Decision::Stop { ask: false, .. }
         ) {
+            requests::register(&mut change.job, &snapshot.run);
             return Ok(change);
         }
         let ending = JobSnapshot {
@@ -406,6 +419,7 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     // What it waits for may be there since it looked: its run looks once more.
     let waits_for_nodes =
         job.waiting_for() != before.waiting_for() && job.waiting_for().is_some_and(WaitReason::is_for_nodes);
+    let concerns_run = from != to || waits_for_nodes || requests::concerns_run(before, &job);
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     changes.update(before, job);
     if let Some(operation) = change.operation {
@@ -420,7 +434,7 @@ async fn commit(ctx: &Arc<Context>, snapshot: &JobSnapshot, change: Change, now:
     }
     ctx.commit(("job.commit.before", "job.commit.after"), changes.into_commit())
         .await?;
-    if from != to || waits_for_nodes {
+    if concerns_run {
         ctx.wakes.wake(EntityRef::Run(run));
     }
     if from != to {

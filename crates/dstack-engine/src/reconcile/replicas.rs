@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dstack_model::runs::{JobSpec, JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::services::registration::{self, Standing};
 use dstack_plan::services::replicas::{self, Job, Slot};
 use dstack_store::Sealed;
 use dstack_store::rows::{JobRow, RunRow};
@@ -26,9 +27,20 @@ fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
         out_of_date: row.deployment_num < run.deployment_num,
         changed_at: row.last_processed_at,
         running_at: row.running_at,
+        serves: serves(run, row),
+        probed: !row.job_spec.probes.is_empty(),
         submission_num: row.submission_num,
     };
     latest.iter().map(job).collect()
+}
+
+/// Whether a running job gets requests, or would if its service did not route them itself.
+fn serves(run: &RunRow, job: &JobRow) -> bool {
+    // One of a version that asked no probes has served, and gets requests at the first look at it.
+    job.probes.is_none()
+        || job
+            .standing(run)
+            .map_or(job.ready, |standing| standing.registered)
 }
 
 /// All jobs of a run that has none, or none that lives.
@@ -78,6 +90,10 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
             return Ok(());
         }
     }
+    if reroute(latest, change, now) {
+        change.run.wake_at(now);
+        return Ok(());
+    }
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
@@ -98,6 +114,32 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
         wait_for_inputs(&error, change, now);
     }
     Ok(())
+}
+
+/// Takes the requests from replicas whose probes fail, as long as others get them. True if something changes.
+fn reroute(latest: &[&JobRow], change: &mut Change, now: Time) -> bool {
+    let standing = latest
+        .iter()
+        .filter_map(|job| Some((*job, job.standing(&change.run)?)));
+    let (jobs, standings): (Vec<&JobRow>, Vec<Standing>) = standing.unzip();
+    let changes = registration::changes(&standings);
+    for (place, registered) in &changes {
+        if let Some(job) = jobs.get(*place) {
+            let mut after = (*job).clone();
+            after.registered = *registered;
+            after.last_processed_at = now;
+            change.change_job(job, after);
+        }
+    }
+    // One that the others leave their requests to is still there when that is written.
+    let stays = jobs
+        .iter()
+        .zip(&standings)
+        .find(|(_, one)| one.registered && !one.failing);
+    if let Some((job, _)) = stays.filter(|_| !changes.is_empty()) {
+        change.expect_job(job);
+    }
+    !changes.is_empty()
 }
 
 /// What runs goes on.

@@ -167,6 +167,8 @@ enum JobChange {
     New(Box<JobRow>, &'static str),
     /// A submission before and after.
     Changed(Box<(JobRow, JobRow)>),
+    /// A submission that is to be as it is.
+    Expected(Box<JobRow>),
 }
 
 impl Change {
@@ -190,6 +192,11 @@ impl Change {
             .push(JobChange::Changed(Box::new((before.clone(), after))));
     }
 
+    /// Has nothing written if a submission is not as it is any more.
+    pub(super) fn expect_job(&mut self, job: &JobRow) {
+        self.jobs.push(JobChange::Expected(Box::new(job.clone())));
+    }
+
     /// Adds an event of the run.
     pub(super) fn note(&mut self, message: String) {
         self.notes.push(message);
@@ -205,6 +212,7 @@ impl Change {
             match job {
                 JobChange::New(job, message) => changes.insert(*job, message),
                 JobChange::Changed(job) => changes.update(&job.0, job.1),
+                JobChange::Expected(job) => changes.touch(*job),
             }
         }
         any

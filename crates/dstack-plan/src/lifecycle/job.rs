@@ -22,6 +22,10 @@ pub const MAX_DURATION_GRACE: Duration = Duration::from_secs(2 * 60);
 /// How often a job that waits for other nodes looks at them. Its run wakes it in time; this is for nodes that another server
 /// drives.
 pub const NODES_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the requests may take that are under way at a replica when it is replaced, or one too many.
+pub const REQUESTS_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same when its user stops it.
+pub const REQUESTS_TIMEOUT_OF_STOPPED: Duration = Duration::from_secs(5);
 /// How long the last output of a stopped job is waited for.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -127,6 +131,10 @@ pub struct Facts {
     pub stop_requested_at: Option<Time>,
     /// Until when its last output is waited for.
     pub remove_at: Option<Time>,
+    /// Until when requests at it may go on, if it may still get some or some are under way.
+    pub requests_until: Option<Time>,
+    /// A probe that has not succeeded often enough yet, or not lately.
+    pub probe_awaited: Option<WaitReason>,
     /// Its wait as it is stored.
     pub stored_wait: Wait,
     /// Nodes of its run that are to run before its task is prepared.
@@ -464,7 +472,7 @@ fn running(facts: &Facts, now: Time) -> Decision {
         Wait {
             deadline,
             wake_at: deadline,
-            reason: Some(WaitReason::Commands),
+            reason: Some(facts.probe_awaited.clone().unwrap_or(WaitReason::Commands)),
         },
     ))
 }
@@ -518,6 +526,11 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
     if facts.running_at.is_some() && !aborted {
         match facts.remove_at {
             None => {
+                if let Some(until) = facts.requests_until.filter(|until| now < *until)
+                    && !is_gone(facts)
+                {
+                    return Decision::Wait(Wait::until(until, WaitReason::RequestsFinished));
+                }
                 // A runner that ended by itself needs no asking; one out of reach is asked all the same.
                 let ask = facts.stop_requested_at.is_none() && !ended_by_itself(facts, reason);
                 return Decision::Stop {
@@ -550,6 +563,20 @@ fn terminating(facts: &Facts, now: Time) -> Decision {
         Progress::Intended(error) => Decision::Wait(waits(error.as_ref())),
         Progress::Refused(error) => Decision::Wait(waits(Some(error))),
     }
+}
+
+/// How long requests under way may take once a job begins to end for this reason; `None`: nothing waits for them.
+pub const fn requests_timeout(reason: JobTerminationReason) -> Option<Duration> {
+    match reason {
+        JobTerminationReason::ScaledDown => Some(REQUESTS_TIMEOUT),
+        JobTerminationReason::TerminatedByUser => Some(REQUESTS_TIMEOUT_OF_STOPPED),
+        _ => None,
+    }
+}
+
+/// Whether the commands have ended: no request is answered any more.
+const fn is_gone(facts: &Facts) -> bool {
+    facts.ended.is_some() || matches!(facts.task, Task::Terminated { .. } | Task::Missing)
 }
 
 /// Whether more of the job's output may come: not of a container that has ended, once the connection to its runner is gone with it.
@@ -608,6 +635,8 @@ mod tests {
             disconnected_at: None,
             stop_requested_at: None,
             remove_at: None,
+            requests_until: None,
+            probe_awaited: None,
             stored_wait: Wait::none(),
             task_waits_for: None,
             start_waits_for: None,
@@ -723,6 +752,54 @@ mod tests {
             None,
             Task::Running
         ));
+    }
+
+    #[test]
+    fn requests_under_way_are_finished_before_the_job_is_asked_to_stop() {
+        let ending = |requests_until: Option<Time>| Facts {
+            running_at: Some(at(1)),
+            submit_task: Progress::Done,
+            termination_reason: Some(JobTerminationReason::ScaledDown),
+            requests_until,
+            task: Task::Running,
+            ..facts(JobStatus::Terminating)
+        };
+        let asks = |facts: &Facts| matches!(decide(facts, at(10)), Decision::Stop { ask: true, .. });
+        let Decision::Wait(wait) = decide(&ending(Some(at(60))), at(10)) else {
+            panic!("it is left alone");
+        };
+        assert_eq!(wait, Wait::until(at(60), WaitReason::RequestsFinished));
+        assert!(asks(&ending(Some(at(10)))), "not for ever");
+        assert!(asks(&ending(None)));
+        let crashed = Facts {
+            task: Task::Terminated {
+                reason: None,
+                message: String::new(),
+            },
+            ..ending(Some(at(60)))
+        };
+        assert!(asks(&crashed), "nobody answers any more");
+        let aborted = Facts {
+            termination_reason: Some(JobTerminationReason::AbortedByUser),
+            ..ending(Some(at(60)))
+        };
+        assert!(matches!(
+            decide(&aborted, at(10)),
+            Decision::Intend(Operation::RemoveTask, _)
+        ));
+        for (reason, limit) in [
+            (JobTerminationReason::ScaledDown, Some(60)),
+            (JobTerminationReason::TerminatedByUser, Some(5)),
+            (JobTerminationReason::AbortedByUser, None),
+            (JobTerminationReason::ContainerExitedWithError, None),
+            (JobTerminationReason::InterruptedByNoCapacity, None),
+        ] {
+            assert_eq!(
+                requests_timeout(reason),
+                limit.map(Duration::from_secs),
+                "{reason:?}"
+            );
+        }
     }
 
     fn reason(decision: &Decision) -> Option<JobTerminationReason> {

@@ -64,6 +64,17 @@ pub enum WaitReason {
     JobStarted,
     /// The commands run: nothing is wrong.
     Commands,
+    /// A probe of a job of a service has not succeeded often enough yet, or not lately.
+    ProbeSucceeds {
+        /// What the first such probe asks.
+        probe: String,
+        /// How many there are besides.
+        others: usize,
+        /// What came instead of a success the last time.
+        error: Option<String>,
+    },
+    /// Requests are under way at a job of a service that is to end.
+    RequestsFinished,
     /// Clients that are attached, or about to attach, read the output of a job that is over.
     OutputRead,
     /// Output that the runner still has, after the commands were asked to end.
@@ -299,6 +310,19 @@ impl fmt::Display for WaitReason {
             }
             Self::JobStarted => f.write_str("the job to start"),
             Self::Commands => f.write_str("the commands to end"),
+            Self::ProbeSucceeds { probe, others, error } => {
+                let others = match others {
+                    0 => String::new(),
+                    1 => " and another one".to_owned(),
+                    others => format!(" and {others} others"),
+                };
+                with_error(
+                    f,
+                    format_args!("its probe {probe}{others} to succeed"),
+                    error.as_ref(),
+                )
+            }
+            Self::RequestsFinished => f.write_str("the requests under way: they are finished first"),
             Self::OutputRead => f.write_str("clients to read the output of the job, which is over"),
             Self::LastOutput => f.write_str("the last output of the job"),
             Self::TaskRemoved { instance, error } => with_error(

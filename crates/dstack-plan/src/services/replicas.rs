@@ -12,8 +12,7 @@ use dstack_units::Time;
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
-/// Probes are not asked yet: a replica counts as serving when it has run for so long. One that crashes as it starts does
-/// not get as far.
+/// A replica without probes counts as serving when it has run for so long. One that crashes as it starts does not get as far.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// A replica to be made.
@@ -50,6 +49,10 @@ pub struct Job<'a> {
     pub changed_at: Time,
     /// When its commands started.
     pub running_at: Option<Time>,
+    /// It gets requests, or would if they were not passed on by others.
+    pub serves: bool,
+    /// It is asked whether it can.
+    pub probed: bool,
     /// How often it was submitted before.
     pub submission_num: i64,
 }
@@ -175,11 +178,14 @@ fn stage(jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Stage {
         Stage::Waiting
     } else if any(&|job| job.status != JobStatus::Running) {
         Stage::Starting
+    } else if any(&|job| !job.serves) {
+        Stage::Running
     } else if any(&|job| job.out_of_date) {
         // It is what there is, however young.
         Stage::Serving
     } else {
-        let settled = jobs.iter().filter_map(|job| job.running_at).max();
+        let unprobed = jobs.iter().filter(|job| !job.probed);
+        let settled = unprobed.filter_map(|job| job.running_at).max();
         later(settled.map(|at| at + SETTLED), now, wake_at, Stage::Running).unwrap_or(Stage::Serving)
     }
 }

@@ -324,3 +324,59 @@ impl Body for RequestBody {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http_body_util::{BodyExt, StreamBody};
+
+    use super::*;
+
+    fn pieces(pieces: &[&'static str]) -> Sendable {
+        let frames: Vec<_> = pieces
+            .iter()
+            .map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from_static(piece.as_bytes()))))
+            .collect();
+        Sendable::new(StreamBody::new(stream::iter(frames)).boxed_unsync())
+    }
+
+    async fn next(body: &mut RequestBody) -> Option<Bytes> {
+        body.frame().await?.ok()?.into_data().ok()
+    }
+
+    #[tokio::test]
+    async fn each_attempt_begins_anew_and_ends_the_one_before() {
+        let body = pieces(&["a", "b", "c"]);
+        let mut first = body.attempt();
+        assert_eq!(next(&mut first).await.unwrap(), "a");
+        assert_eq!(next(&mut first).await.unwrap(), "b");
+        let mut second = body.attempt();
+        assert!(first.frame().await.unwrap().is_err(), "two would share the rest");
+        assert_eq!(next(&mut second).await.unwrap(), "a");
+        let sent = body.settle();
+        let rest = second.collect().await.unwrap().to_bytes();
+        assert_eq!(rest, "bc", "what was kept before it was settled is sent as well");
+        assert!(sent.is_complete());
+    }
+
+    #[tokio::test]
+    async fn no_more_is_kept_than_the_limits_say() {
+        let one = |_| "x";
+        let few: Vec<_> = (0..MAX_PIECES).map(one).collect();
+        let many: Vec<_> = (0..=MAX_PIECES).map(one).collect();
+        for (given, whole) in [(few, true), (many, false)] {
+            let body = pieces(&given);
+            let sent = body.attempt().collect().await.unwrap().to_bytes();
+            assert_eq!((sent.len(), body.is_whole()), (given.len(), whole));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_nobody_needs_is_not_read_and_the_attempt_breaks() {
+        let body = pieces(&["a", "b"]);
+        let mut attempt = body.attempt();
+        assert_eq!(next(&mut attempt).await.unwrap(), "a");
+        drop(body.settle());
+        assert!(attempt.frame().await.unwrap().is_err(), "never its end");
+    }
+}

@@ -51,6 +51,12 @@ impl Tries {
             .or_else(|| soonest(untried).map(|place| choice(place, last)))
     }
 
+    /// This replica gets no more requests, and was not asked.
+    pub(crate) fn leave_out(&mut self, place: usize) {
+        self.closed = self.closed.filter(|closed| *closed != place);
+        self.failed.push(place);
+    }
+
     /// This replica has not answered.
     pub(crate) fn note(&mut self, place: usize, failure: Failure) {
         self.made += 1;
@@ -137,13 +143,13 @@ mod tests {
     #[test]
     fn a_replica_that_is_left_out_comes_last() {
         let two = replicas(2);
-        Visit::begin(&two[0]).failed();
+        Visit::begin(&two[0]).unwrap().failed();
         assert_eq!(
             tried(&two, &[Failure::Closed; 5]),
             [(1, false), (1, true), (0, true)]
         );
         assert_eq!(tried(&two, &[Failure::Broken; 5]), [(1, false), (0, false)]);
-        Visit::begin(&two[1]).failed();
+        Visit::begin(&two[1]).unwrap().failed();
         assert_eq!(
             tried(&two, &[Failure::Unreachable; 5]),
             [(0, false), (1, false)],

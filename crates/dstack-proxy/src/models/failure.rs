@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::json::json_response;
-use crate::body::{ProxyBody, refusal};
+use crate::body::ProxyBody;
 
 /// OpenAI's word for what is wrong with a request.
 const INVALID_REQUEST: &str = "invalid_request_error";
@@ -31,8 +31,6 @@ enum Form {
     Both,
     /// Problems as `detail`, and `error`.
     Problems(Value),
-    /// The message as `detail` only: clients of dstack 0.22.5 know the whole body.
-    DetailOnly,
 }
 
 impl Failure {
@@ -68,10 +66,7 @@ impl Failure {
     /// No service of the project has a model of this name.
     pub(super) fn no_model(project: &str, model: &str) -> Self {
         let message = format!("Model {model} not found in project {project}");
-        Self {
-            form: Form::DetailOnly,
-            ..Self::new(StatusCode::NOT_FOUND, INVALID_REQUEST, message)
-        }
+        Self::new(StatusCode::NOT_FOUND, INVALID_REQUEST, message)
     }
 
     /// The model's API has no such call.
@@ -108,7 +103,6 @@ impl Failure {
     /// As an answer.
     pub(super) fn into_response(self) -> Response<ProxyBody> {
         let detail = match &self.form {
-            Form::DetailOnly => return refusal(self.status, &self.message),
             Form::Both => Value::String(self.message.clone()),
             Form::Problems(problems) => problems.clone(),
         };

@@ -5,12 +5,12 @@ use std::io;
 
 use minijinja::value::{Kwargs, StringInput, Value};
 use minijinja::{Environment, Error, ErrorKind, State, context};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::json::python_json;
 
 /// Why there is no prompt.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 pub(super) enum TemplateError {
     /// The template is no template.
     #[error("Failed to compile chat template: {0}")]
@@ -18,10 +18,17 @@ pub(super) enum TemplateError {
     /// It refuses this chat, or fails on it.
     #[error("Failed to render chat template: {0}")]
     Render(String),
+    /// It was ended.
+    #[error("The chat template takes more memory or time than it may")]
+    TooMuch,
+    /// It was not tried.
+    #[error("The server cannot run the program that makes prompts: {0}")]
+    #[serde(skip)]
+    Program(#[from] io::Error),
 }
 
 /// Bytes of a prompt at most.
-const MAX_PROMPT_BYTES: usize = 8 * 1024 * 1024;
+pub(super) const MAX_PROMPT_BYTES: usize = 8 * 1024 * 1024;
 const TOO_LONG: &str = "the prompt is too long";
 /// Instructions for what is once in a template, and for each message.
 const FUEL: u64 = 100_000;

@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use super::fake::{FakeForward, Ledger};
+use super::render::tests::renderer;
 use super::{Call, Endpoint, ModelApi};
 use crate::body::ProxyBody;
 use crate::routes::{Routes, Service};
@@ -31,6 +32,7 @@ impl Setup {
         let api = ModelApi::new(
             Arc::clone(&forward) as _,
             Arc::clone(&ledger) as _,
+            renderer(),
             Arc::new(clock),
             Random::seeded(1),
         );

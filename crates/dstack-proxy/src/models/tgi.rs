@@ -8,7 +8,6 @@ mod stop;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use dstack_system::task;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
@@ -24,7 +23,8 @@ use super::failure::Failure;
 use super::headers::X_ACCEL_BUFFERING;
 use super::json::{data_of, json_response, read_text, read_whole};
 use super::openai::post;
-use super::template;
+use super::render::{self, Renderer};
+use super::template::TemplateError;
 use super::usage::Meter;
 use crate::body::{BoxError, ProxyBody};
 
@@ -56,17 +56,22 @@ impl Chat {
     /// # Errors
     /// A member is wrong, or the template does not take the chat.
     pub(super) async fn read(
+        renderer: &Renderer,
         head: Head,
         chat_template: &str,
         eos_token: &str,
         body: &[u8],
     ) -> Result<Self, Failure> {
         let (payload, messages) = Payload::read(body, eos_token)?;
-        let (chat_template, eos_token) = (chat_template.to_owned(), eos_token.to_owned());
-        let render = move || template::prompt(&chat_template, &eos_token, &messages);
-        let rendered = task::blocking("chat template", render).await;
-        let rendered = rendered.map_err(|panicked| Failure::upstream(panicked.to_string()))?;
-        let prompt = rendered.map_err(|error| Failure::bad_request(error.to_string()))?;
+        let chat = render::Chat {
+            template: chat_template.to_owned(),
+            eos_token: eos_token.to_owned(),
+            messages,
+        };
+        let prompt = renderer.prompt(&chat).await.map_err(|error| match error {
+            TemplateError::Program(_) => Failure::upstream(error.to_string()),
+            refused => Failure::bad_request(refused.to_string()),
+        })?;
         let body = Bytes::from(payload.to_json(&prompt).to_string());
         Ok(Self { head, payload, body })
     }

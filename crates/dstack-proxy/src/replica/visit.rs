@@ -14,14 +14,19 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// One more request at this replica.
-    pub(crate) fn begin(replica: &Arc<Replica>) -> Self {
-        replica.in_flight.fetch_add(1, Ordering::AcqRel);
-        let trial = replica.is_troubled() && replica.health.lock().sent();
-        Self {
+    /// One more request at this replica; `None`: it gets no more.
+    pub(crate) fn begin(replica: &Arc<Replica>) -> Option<Self> {
+        replica.in_flight.fetch_add(1, Ordering::SeqCst);
+        let mut visit = Self {
             replica: Arc::clone(replica),
-            trial,
+            trial: false,
+        };
+        // After it is counted: whoever retires the replica and then finds it idle has seen all that got there.
+        if replica.is_retired() {
+            return None;
         }
+        visit.trial = replica.is_troubled() && replica.health.lock().sent();
+        Some(visit)
     }
 
     pub(crate) fn replica(&self) -> &Arc<Replica> {
@@ -51,7 +56,7 @@ impl Drop for Visit {
         if self.trial {
             self.replica.health.lock().given_up();
         }
-        if self.replica.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.replica.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.replica.ended.notify_waiters();
         }
     }

@@ -288,3 +288,19 @@ async fn the_length_of_an_answer_without_a_body_is_passed_on() {
     assert_eq!(parse(&answer).1["content-length"], "12345");
     assert!(answer.ends_with("\r\n\r\n"), "{answer}");
 }
+
+#[tokio::test]
+async fn a_retired_replica_gets_nothing_more_also_of_those_who_still_know_it() {
+    let peers = [Peer::says("first").await, Peer::says("second").await];
+    let proxy = Proxy::of(&[&peers[0], &peers[1]]).await;
+    proxy.replica(0).retire();
+    for _ in 0..10 {
+        assert_eq!(proxy.get("/").await, (200, "second".to_owned()));
+    }
+    assert_eq!(peers[0].accepted(), 0);
+    proxy.replica(1).retire();
+    assert_eq!(proxy.get("/").await.0, 503);
+    soon(async { tokio::join!(proxy.replica(0).idle(), proxy.replica(1).idle()) }).await;
+    proxy.replica(0).readmit();
+    assert_eq!(proxy.get("/").await, (200, "first".to_owned()));
+}

@@ -1,7 +1,7 @@
 //! Replicas that answer garbage, die in the middle, or are not there.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dstack_proxy::replica::Standing;
@@ -174,46 +174,81 @@ async fn a_dead_replica_is_left_out_at_once_and_taken_again_later() {
     assert_eq!(proxy.by_class()[4], 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_get_fails_when_a_replica_is_killed_under_load() {
-    async fn slow(_: http::Request<hyper::body::Incoming>) -> http::Response<dstack_proxy::ProxyBody> {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        http::Response::new(dstack_proxy::body::full("ok"))
-    }
-    let (first, second) = (Peer::http(slow).await, Peer::http(slow).await);
-    let proxy = Arc::new(Proxy::of(&[&first, &second]).await);
-    let stop = Arc::new(AtomicBool::new(false));
+/// Two replicas that take 2 ms for each request, and a proxy in front of them.
+async fn two_slow(seen: &Arc<Mutex<Vec<String>>>) -> ([Peer; 2], Arc<Proxy>) {
+    let slow = || {
+        let seen = Arc::clone(seen);
+        Peer::http(move |request: http::Request<hyper::body::Incoming>| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            async move {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                http::Response::new(dstack_proxy::body::full("ok"))
+            }
+        })
+    };
+    let peers = [slow().await, slow().await];
+    let proxy = Arc::new(Proxy::of(&[&peers[0], &peers[1]]).await);
+    (peers, proxy)
+}
+
+/// Statuses of requests of 16 clients, each with a path of its own, while the first replica is killed in the middle.
+async fn killed_under_load(method: &'static str, peers: &[Peer; 2], proxy: &Arc<Proxy>) -> Vec<u16> {
+    const REQUESTS: usize = 100;
     let clients: Vec<_> = (0..16)
-        .map(|_| {
-            let (proxy, stop) = (Arc::clone(&proxy), Arc::clone(&stop));
+        .map(|client| {
+            let proxy = Arc::clone(proxy);
             task::spawn("client", async move {
-                let mut served = 0;
-                while !stop.load(Ordering::SeqCst) {
-                    assert_eq!(proxy.get("/").await, (200, "ok".to_owned()));
-                    served += 1;
+                let mut statuses = Vec::new();
+                for number in 0..REQUESTS {
+                    let path = format!("/{client}/{number}");
+                    let answer = proxy
+                        .send(request(method, &path, dstack_proxy::body::empty()))
+                        .await;
+                    let answer = answer.unwrap();
+                    statuses.push(answer.status().as_u16());
+                    whole(answer.into_body()).await.unwrap();
                 }
-                served
+                statuses
             })
         })
         .collect();
-    let total = || proxy.by_class()[1];
+    let half = 16 * REQUESTS as u64 / 2;
     soon(async {
-        while total() < 300 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        first.kill();
-        let until = total() + 300;
-        while total() < until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        while proxy.by_class().iter().sum::<u64>() < half {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
-    stop.store(true, Ordering::SeqCst);
+    peers[0].kill();
+    let mut statuses = Vec::new();
     for client in clients {
-        assert!(client.await.unwrap().expect("no request has failed") > 0);
+        statuses.extend(soon(client).await.unwrap().unwrap());
     }
-    assert!(first.accepted() > 0, "it was used before");
-    assert_eq!(proxy.by_class()[4], 0);
+    assert!(peers[0].accepted() > 0, "it was used before");
+    statuses
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_get_fails_when_a_replica_is_killed_under_load() {
+    let (peers, proxy) = two_slow(&Arc::default()).await;
+    let statuses = killed_under_load("GET", &peers, &proxy).await;
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_post_arrives_twice_when_a_replica_is_killed_under_load() {
+    let seen = Arc::default();
+    let (peers, proxy) = two_slow(&seen).await;
+    let statuses = killed_under_load("POST", &peers, &proxy).await;
+    let failed = statuses.iter().filter(|status| **status == 502).count();
+    let served = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(failed + served, statuses.len(), "{statuses:?}");
+    assert!(failed <= 16, "only what was under way at the replica: {failed}");
+    let mut seen = seen.lock().unwrap().clone();
+    let arrived = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), arrived, "none twice");
 }
 
 #[tokio::test]

@@ -34,13 +34,12 @@ async fn recording() -> (Peer, Arc<Mutex<Vec<u8>>>) {
     (peer, all)
 }
 
-/// What a replica got of a request, and what the client was answered.
+/// What a replica got of a request, and what the client was answered until its connection was closed.
 async fn sent(request: &str) -> (String, String) {
     let (peer, all) = recording().await;
     let proxy = Proxy::of(&[&peer]).await;
     let mut stream = proxy.connect().await;
     stream.write_all(request.as_bytes()).await.unwrap();
-    stream.shutdown().await.unwrap();
     let mut answer = Vec::new();
     soon(stream.read_to_end(&mut answer)).await.ok();
     let got = all.lock().unwrap().clone();
@@ -79,7 +78,10 @@ async fn what_is_unclear_never_reaches_a_replica() {
         "X: a\rb\r\n\r\n",
         "Content-Length: 3\u{0}\r\n\r\nabc",
     ] {
-        let (got, answer) = sent(&format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}")).await;
+        let (got, answer) = sent(&format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{lines}"
+        ))
+        .await;
         assert_eq!(got, "", "{lines:?}");
         let status = answer.get(9..12).unwrap_or_default();
         assert!(matches!(status, "400" | "501"), "{lines:?}: {answer}");
@@ -88,7 +90,7 @@ async fn what_is_unclear_never_reaches_a_replica() {
         "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "POST /a b HTTP/1.1\r\nHost: a\r\n\r\n",
         "POST / HTTP/1.1\r\n\r\nHost: a\r\n\r\n\u{0}",
-        "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
+        "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\nConnection: close\r\n\r\n",
         "GET / HTTP/2.0\r\nHost: a\r\n\r\n",
     ] {
         let (got, _) = sent(request).await;

@@ -7,7 +7,9 @@ use axum::http::{HeaderMap, Response, StatusCode};
 
 use super::refusal;
 use crate::access::{Freshness, bearer};
+use crate::api::within_time;
 use crate::error::{ApiError, Result};
+use crate::overload::Kind;
 use crate::state::AppState;
 
 /// Whether the caller is a member; unknown projects look the same as missing permissions.
@@ -20,7 +22,7 @@ pub(super) async fn check(
     headers: &HeaderMap,
     peer: Option<IpAddr>,
 ) -> std::result::Result<(), Response<Body>> {
-    match is_member(state, project, headers, peer).await {
+    match as_read(state, is_member(state, project, headers, peer)).await {
         Ok(true) => Ok(()),
         Ok(false) => {
             let detail = format!("Unauthenticated or unauthorized to access project {project}");
@@ -28,6 +30,31 @@ pub(super) async fn check(
         }
         Err(error) => Err(error.into_response()),
     }
+}
+
+/// The name of the project as it is stored, where the service is not found by the name that was given: names of projects count in
+/// any case.
+///
+/// # Errors
+/// The answer to give instead.
+pub(super) async fn stored_name(
+    state: &AppState,
+    project: &str,
+    run: &str,
+) -> std::result::Result<String, Response<Body>> {
+    if state.services.routes().service(project, run).is_some() {
+        return Ok(project.to_owned());
+    }
+    match as_read(state, state.auth.access.project(project, Freshness::Cached)).await {
+        Ok(found) => Ok(found.map_or_else(|| project.to_owned(), |found| found.row.name.clone())),
+        Err(error) => Err(error.into_response()),
+    }
+}
+
+/// As many at a time, and for as long, as calls of the API that read: the database may be asked.
+async fn as_read<T>(state: &AppState, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let _place = state.edge.overload.enter_as(Kind::Read)?;
+    within_time(work).await
 }
 
 async fn is_member(

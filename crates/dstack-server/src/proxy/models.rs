@@ -19,12 +19,17 @@ const MAX_CALL: usize = 32 * 1024 * 1024;
 
 pub(super) fn routes() -> Router<Arc<AppState>> {
     let call = |endpoint: Endpoint| {
-        post(move |state: State<Arc<AppState>>, project: Path<String>, request: Request| {
-            call(state, project, endpoint, request)
-        })
+        post(
+            move |state: State<Arc<AppState>>, project: Path<String>, request: Request| {
+                call(state, project, endpoint, request)
+            },
+        )
     };
     Router::new()
-        .route("/proxy/models/{project}/chat/completions", call(Endpoint::ChatCompletions))
+        .route(
+            "/proxy/models/{project}/chat/completions",
+            call(Endpoint::ChatCompletions),
+        )
         .route("/proxy/models/{project}/completions", call(Endpoint::Completions))
         .route("/proxy/models/{project}/embeddings", call(Endpoint::Embeddings))
         .route("/proxy/models/{project}/responses", call(Endpoint::Responses))
@@ -64,6 +69,10 @@ async fn call(
         headers: &head.headers,
         body: bytes,
     };
-    let answer = state.services.models().answer(&state.services.routes(), call).await;
+    let answer = state
+        .services
+        .models()
+        .answer(&state.services.routes(), call)
+        .await;
     answer.map(Body::new)
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::routing::any;
 use dstack_proxy::{Client, Forward as _, Paths, ProxyBody, Scheme, Service};
 use http_body_util::BodyExt as _;
+use percent_encoding::percent_decode_str;
 
 use super::{members, refusal};
 use crate::access::peer;
@@ -34,20 +35,22 @@ async fn add_slash(uri: Uri) -> Response<Body> {
     response
 }
 
-async fn pass_on(
-    State(state): State<Arc<AppState>>,
-    Path(names): Path<Vec<(String, String)>>,
-    request: Request,
-) -> Response<Body> {
-    let named = |wanted: &str| names.iter().find(|(name, _)| name == wanted);
-    let (Some((_, project)), Some((_, run))) = (named("project"), named("run")) else {
-        return refusal(StatusCode::NOT_FOUND, "Not found");
-    };
+async fn pass_on(State(state): State<Arc<AppState>>, request: Request) -> Response<Body> {
     let (head, body) = request.into_parts();
-    match admit(&state, project, run, &head).await {
+    let (project, run) = names(head.uri.path());
+    match admit(&state, &project, &run, &head).await {
         Ok(service) => to_service(&state, &service, head, body).await,
         Err(refused) => refused,
     }
+}
+
+/// Project and run of a path. The rest of it is the service's to read.
+fn names(path: &str) -> (String, String) {
+    let mut parts = path.split('/').skip(3).map(|part| {
+        let decoded = percent_decode_str(part).decode_utf8_lossy();
+        decoded.into_owned()
+    });
+    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
 /// The service, if the request may go there; the checks in dstack 0.22.5's order.
@@ -64,14 +67,22 @@ async fn admit(
             "Upgrading connections is not supported",
         ));
     }
-    let Some(service) = state.services.routes().service(project, run).map(Arc::clone) else {
-        let detail = format!("Service {project}/{run} not found");
-        return Err(refusal(StatusCode::NOT_FOUND, &detail));
-    };
-    if service.auth {
-        members::check(state, project, headers, peer(&head.extensions)).await?;
+    let project = members::stored_name(state, project, run).await?;
+    let service = found(state, &project, run)?;
+    if !service.auth {
+        return Ok(service);
     }
-    Ok(service)
+    members::check(state, &project, headers, peer(&head.extensions)).await?;
+    // It may have other replicas by now.
+    found(state, &project, run)
+}
+
+fn found(state: &AppState, project: &str, run: &str) -> Result<Arc<Service>, Response<Body>> {
+    let service = state.services.routes().service(project, run).map(Arc::clone);
+    service.ok_or_else(|| {
+        let detail = format!("Service {project}/{run} not found");
+        refusal(StatusCode::NOT_FOUND, &detail)
+    })
 }
 
 /// Whether a WebSocket is asked for, by a handshake that is one (RFC 6455, 4.1).
@@ -99,9 +110,18 @@ async fn to_service(state: &AppState, service: &Service, mut head: Parts, body: 
         scheme: Scheme::Http,
         trusted: state.edge.settings.trusts_proxy(address),
     });
+    // The host that stands in the URI counts, and not the header (RFC 9112, 3.2.2).
+    let authority = head
+        .uri
+        .authority()
+        .map(|host| HeaderValue::from_str(host.as_str()));
+    let authority = authority.and_then(Result::ok);
     head.uri = target;
     if service.auth {
         take_token(&mut head.headers);
+    }
+    if let Some(host) = authority {
+        head.headers.insert(header::HOST, host);
     }
     if let Some(client) = client {
         head.extensions.insert(client);
@@ -137,9 +157,11 @@ fn below_service(path: &str) -> &str {
     slash.and_then(|(at, _)| path.get(at..)).unwrap_or("/")
 }
 
-/// What routers of models are asked for.
+/// What routers of models are asked for. Routers take dots in paths for what they mean.
 fn is_of_router(path: &str) -> bool {
-    matches!(path, "/generate" | "/chat/completions") || path.starts_with("/v1/")
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let climbs = decoded.split(['/', '\\']).any(|part| part == ".." || part == ".");
+    matches!(path, "/generate" | "/chat/completions") || path.starts_with("/v1/") && !climbs
 }
 
 #[cfg(test)]
@@ -189,7 +211,17 @@ mod tests {
         for below in ["/generate", "/chat/completions", "/v1/models", "/v1/"] {
             assert!(allowed(below), "{below}");
         }
-        for below in ["/", "/generate/", "/workers", "/v1", "/v1x", "/V1/models"] {
+        for below in [
+            "/",
+            "/generate/",
+            "/workers",
+            "/v1",
+            "/v1x",
+            "/V1/models",
+            "/v1/../workers",
+            "/v1/%2e%2E/workers",
+            "/v1/..%2fworkers",
+        ] {
             assert!(!allowed(below), "{below}");
         }
     }

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::profiles::RetryEvent;
 use dstack_model::runs::{
-    Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Run, RunFleet, RunStatus,
+    Job, JobConnectionInfo, JobStatus, JobSubmission, JobTerminationReason, Probe, Run, RunFleet, RunStatus,
     RunTerminationReason,
 };
 use dstack_plan::lifecycle::WaitReason;
@@ -162,7 +162,7 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
             .termination_reason()
             .and_then(JobTerminationReason::error)
             .map(str::to_owned),
-        probes: Vec::new(),
+        probes: probes(row),
         image_pull_progress: row.image_pull_progress.as_deref().copied(),
         waiting_for: row.waiting_for().map(ToString::to_string),
         waiting_kind: row
@@ -171,6 +171,14 @@ pub(crate) fn submission(row: &JobRow) -> JobSubmission {
             .map(str::to_owned),
         waits_until: row.deadline_at().filter(|_| row.waiting_for().is_some()),
     }
+}
+
+/// Of a job that runs, or did: before, no probe is asked.
+fn probes(row: &JobRow) -> Vec<Probe> {
+    let states = row.probes.as_ref();
+    let streaks = states.map(|states| states.streaks(&row.job_spec.probes));
+    let streaks = streaks.unwrap_or_default().into_iter();
+    streaks.map(|success_streak| Probe { success_streak }).collect()
 }
 
 fn job_status_message(row: &JobRow) -> String {

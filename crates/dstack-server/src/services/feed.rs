@@ -13,8 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Inner, ServiceRoutes, load};
 
-/// Pause before what could not be read is read again.
+/// Pause before the database is listened to again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Pause before a run that could not be read is read again.
+const REREAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs read at a time.
 const BATCH: usize = 200;
@@ -30,30 +33,43 @@ impl ServiceRoutes {
     pub async fn load(&self) -> Result<(), StoreError> {
         let runs = self.0.database.services().registered_runs().await?;
         for batch in runs.chunks(BATCH) {
-            self.0.read(batch).await?;
+            // What cannot be read now is read when its time has come.
+            for run in self.0.read_each(batch).await {
+                self.want_later(run);
+            }
         }
         Ok(())
     }
 
     /// Reads what changes, until the server stops.
-    pub(crate) fn follow(&self, stop: CancellationToken) {
-        let routes = self.clone();
-        let stopped = stop.clone();
-        task::spawn("read services", async move {
-            tokio::select! {
-                () = stopped.cancelled() => {}
-                () = routes.read_wanted() => {}
-            }
+    pub fn follow(&self, stop: CancellationToken) {
+        self.until(stop.clone(), "read services", |routes| async move {
+            routes.read_wanted().await;
         });
         if self.0.database.is_shared() {
-            let routes = self.clone();
-            task::spawn("hear of services", async move {
+            self.until(
+                stop,
+                "hear of services",
+                |routes| async move { routes.hear().await },
+            );
+        }
+    }
+
+    /// Does what others cannot do without, until the server stops.
+    fn until<F>(&self, stop: CancellationToken, name: &'static str, work: impl Fn(Self) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let routes = self.clone();
+        task::spawn_restarted(name, move || {
+            let (stop, work) = (stop.clone(), work(routes.clone()));
+            async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = routes.hear() => {}
+                    () = work => {}
                 }
-            });
-        }
+            }
+        });
     }
 
     async fn read_wanted(&self) {
@@ -63,45 +79,55 @@ impl ServiceRoutes {
                 self.0.wanted.notified().await;
                 continue;
             }
-            if let Err(error) = self.0.read(&runs).await {
-                tracing::warn!(error = %chain(&error), "where requests to services go cannot be read now, and is read again");
-                self.0.reading().runs.extend(runs);
-                tokio::time::sleep(RETRY_INTERVAL).await;
-                continue;
-            }
+            // Before it is read: what is taken away must not get requests of others for long.
             self.0.tell_others().await;
+            for run in self.0.read_each(&runs).await {
+                self.want_later(run);
+            }
         }
+    }
+
+    /// The others are not kept waiting for one that cannot be read.
+    fn want_later(&self, run: RunId) {
+        let routes = self.clone();
+        task::spawn("read a service again", async move {
+            tokio::time::sleep(REREAD_INTERVAL).await;
+            routes.want(run, false);
+        });
     }
 
     /// Reads what other servers change.
     async fn hear(&self) {
         loop {
-            match self.hear_until_lost().await {
-                Ok(()) => {
-                    tracing::debug!("the connection on which servers tell each other of services was lost")
-                }
+            match self.hear_for_a_while().await {
+                Ok(()) => continue,
                 Err(error) => tracing::warn!(error = %chain(&error), "changes of services are not heard"),
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    async fn hear_until_lost(&self) -> Result<(), StoreError> {
+    /// For a while: a connection that is dead without a word is not listened to for longer.
+    async fn hear_for_a_while(&self) -> Result<(), StoreError> {
         let Some(mut listener) = self.0.database.listen(SERVICES).await? else {
             return Ok(());
         };
-        loop {
-            // What was told before we listened, or was lost on its way.
-            self.sweep().await?;
-            let until = tokio::time::Instant::now() + SWEEP_INTERVAL;
-            while let Ok(told) = tokio::time::timeout_at(until, listener.next()).await {
-                let Some(text) = told? else { return Ok(()) };
-                // What a newer version tells may be unknown here.
-                if let Ok(run) = text.parse() {
-                    self.want(run, false);
-                }
+        // What was told before we listened, or was lost on its way.
+        self.sweep().await?;
+        let until = tokio::time::Instant::now() + SWEEP_INTERVAL;
+        while let Ok(told) = tokio::time::timeout_at(until, listener.next()).await {
+            let Some(text) = told? else {
+                return Err(StoreError::Closed);
+            };
+            // What a newer version tells may be unknown here.
+            if let Some((sender, run)) = text.split_once(' ')
+                && sender != self.0.name
+                && let Ok(run) = run.parse()
+            {
+                self.want(run, false);
             }
         }
+        Ok(())
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
@@ -124,6 +150,21 @@ impl Inner {
             reading.runs.remove(run);
         }
         runs
+    }
+
+    /// Reads these runs, one by one if they cannot be read together; gives those that cannot be read.
+    async fn read_each(self: &Arc<Self>, runs: &[RunId]) -> Vec<RunId> {
+        if self.read(runs).await.is_ok() {
+            return Vec::new();
+        }
+        let mut unread = Vec::new();
+        for run in runs {
+            if let Err(error) = self.read(&[*run]).await {
+                tracing::warn!(run.id = %run, error = %chain(&error), "where requests to a service go cannot be read now, and is read again");
+                unread.push(*run);
+            }
+        }
+        unread
     }
 
     /// Reads these runs, and passes requests on as they say. What is taken away while they are read stays away.
@@ -168,7 +209,11 @@ impl Inner {
     async fn tell_others(&self) {
         let untold = std::mem::take(&mut self.reading().untold);
         for run in untold {
-            if let Err(error) = self.database.tell(SERVICES, &run.to_string()).await {
+            if let Err(error) = self
+                .database
+                .tell(SERVICES, &format!("{} {run}", self.name))
+                .await
+            {
                 tracing::warn!(error = %chain(&error), "other servers are not told of a service");
             }
         }

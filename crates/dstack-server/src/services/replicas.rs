@@ -54,6 +54,7 @@ impl Replicas {
         let mut known = self.lock();
         if let Some(before) = known.get_mut(&job.id).filter(|known| known.place == place) {
             before.leaves = false;
+            before.replica.readmit();
             return Arc::clone(&before.replica);
         }
         let replica = Arc::new(Replica::new(job.id, connect()));
@@ -72,6 +73,7 @@ impl Replicas {
         let mut known = self.lock();
         let known = known.get_mut(&job).filter(|known| !known.leaves)?;
         known.leaves = true;
+        known.replica.retire();
         Some(Arc::clone(&known.replica))
     }
 

@@ -66,8 +66,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
-    let services = ServiceRoutes::new(&data, edge.settings.service_patience(),
-    );
+    let services = ServiceRoutes::new(&data, edge.settings.service_patience(), options.prompts);
     let context = EngineContext {
         identity: None,
         services: services.clone(),
@@ -206,7 +205,8 @@ fn hosts_only(context: &EngineContext) -> ConnectedAgents {
         data.encryption.clone(),
         Arc::clone(&data.keys),
     );
-    ConnectedAgents::new(None, Pool::new(Arc::new(keyring)))
+    let keyring = Arc::new(keyring);
+    ConnectedAgents::new(None, Pool::new(Arc::clone(&keyring) as _), Pool::new(keyring))
 }
 
 /// Rows of runs and fleets are written, and nobody acts on them.

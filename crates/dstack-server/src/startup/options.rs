@@ -10,6 +10,7 @@ use std::sync::Arc;
 use dstack_compute::{Backends, Registry};
 use dstack_engine::Identity;
 use dstack_images::Images;
+use dstack_proxy::models::Renderer;
 use dstack_store::queries::projects::ProjectRow;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock};
@@ -82,6 +83,8 @@ pub struct ServerOptions {
     pub registry: Registry,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
+    /// Makes prompts of chat templates.
+    pub prompts: Renderer,
     /// What is sent to OpenTelemetry and Sentry.
     pub telemetry: Telemetry,
     /// The web page.
@@ -112,6 +115,7 @@ impl ServerOptions {
             workers: None,
             registry: Registry::default(),
             images: Arc::new(UnknownImages),
+            prompts: Renderer::new("", []),
             telemetry: Telemetry::default(),
             site: Site::default(),
             ready: None,

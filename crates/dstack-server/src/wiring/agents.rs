@@ -26,6 +26,9 @@ use crate::services::Ports;
 pub struct ConnectedAgents {
     machine: Option<Machine>,
     pool: Pool,
+    /// For requests to services: a client that does not read its answer slows the connection down on which it comes, and agents must
+    /// not seem away for that.
+    requests: Pool,
 }
 
 /// This machine, if it is an instance.
@@ -38,9 +41,13 @@ pub struct Machine {
 }
 
 impl ConnectedAgents {
-    /// With this machine, or without any; hosts are reached through the pool.
-    pub const fn new(machine: Option<Machine>, pool: Pool) -> Self {
-        Self { machine, pool }
+    /// With this machine, or without any; agents of hosts are reached through one pool of connections, services through another.
+    pub const fn new(machine: Option<Machine>, pool: Pool, requests: Pool) -> Self {
+        Self {
+            machine,
+            pool,
+            requests,
+        }
     }
 
     fn here(&self, host: &str) -> Option<&Machine> {
@@ -77,15 +84,20 @@ impl ConnectedAgents {
 
 impl Ports for ConnectedAgents {
     fn port(&self, address: &AgentAddress, job: &JobRow, port: u16) -> Arc<dyn Connector> {
+        let elsewhere = match address {
+            AgentAddress::Local { host, .. } => self.here(host).is_none(),
+            AgentAddress::Ssh { .. } | AgentAddress::Container { .. } => false,
+        };
         match service_port(address, job, port) {
-            ServicePort::OfHost(port) => self.connector(address, Some(port)),
-            ServicePort::OfContainer(reach, port) => match address {
-                // Its container is on this machine, or on one that only another server reaches.
-                AgentAddress::Local { host, .. } if self.here(host).is_none() => {
-                    self.connector(address, Some(port))
-                }
-                _ => self.pool.connector(reach, port),
-            },
+            // Says why it is not reached.
+            _ if elsewhere => self.connector(address, Some(port)),
+            Ok(ServicePort::Here(port)) => Arc::new(TcpConnector {
+                address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            }),
+            Ok(ServicePort::Through(reach, port)) => self.requests.connector(reach, port),
+            Err(reason) => Arc::new(UnreachableConnector {
+                reason: reason.to_owned(),
+            }),
         }
     }
 }
@@ -142,6 +154,7 @@ impl Agents for ConnectedAgents {
     fn forget(&self, address: &AgentAddress) {
         if let Some(reach) = address.reach() {
             self.pool.forget(reach);
+            self.requests.forget(reach);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Requests that the server passes on to services.
+#![allow(clippy::print_stdout)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
@@ -11,9 +13,10 @@ use dstack_server::services::Ports;
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Commit, EngineStore as _, Put};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::services::{apply, run};
-use super::{ADMIN, Answer, Server, TestServer, request};
+use super::{ADMIN, Answer, Server, TestServer, on_postgres, request};
 
 async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
     server.send(request("GET", path, token, None)).await
@@ -41,17 +44,37 @@ async fn echo(request: Request) -> axum::Json<Value> {
     axum::Json(json!({"method": method, "uri": uri, "headers": headers}))
 }
 
-/// A server whose services all run in this process.
-async fn serving(more: Value) -> Server {
+/// Starts a replica in this process.
+async fn replica() -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let replica = axum::serve(listener, Router::new().fallback(echo));
     dstack_system::task::spawn("replica", async move { replica.await.unwrap() });
+    address
+}
+
+/// A server whose services all run in this process.
+async fn serving(more: Value) -> Server {
     let server = Server::new().await;
-    server.state.services.reach_through(Arc::new(OnePort(address)));
+    reach(&server, replica().await);
     apply(&server, more).await.ok();
     run(&server).await;
     server
+}
+
+/// The same with all replicas at this address, on a server that exists.
+fn reach(server: &Server, address: SocketAddr) {
+    server.state.services.reach_through(Arc::new(OnePort(address)));
+}
+
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let waited = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), waited).await;
+    assert!(waited.is_ok(), "{what}");
 }
 
 /// Changes the jobs of the service, as an engine would.
@@ -145,18 +168,47 @@ async fn what_is_taken_away_is_gone_at_once_and_comes_back_when_it_is_read() {
     // As the engine says after its commit; nothing is read for it.
     services.unregistered(id);
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 404);
-    let no_request_is_under_way = async {
-        while services.serves(id) {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(10), no_request_is_under_way)
-        .await
-        .unwrap();
+    until("no request is under way", async || !services.serves(id)).await;
     change(&server, |job| job.registered = true).await;
     services.load().await.unwrap();
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 200);
     assert!(services.serves(id));
+}
+
+/// Of what one server changes the others hear, on PostgreSQL.
+#[tokio::test]
+async fn servers_that_share_a_database_pass_on_to_the_same_replicas() {
+    if !on_postgres() {
+        println!("skipped: needs PostgreSQL");
+        return;
+    }
+    let first = Server::new().await;
+    let second = first.beside();
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    let address = replica().await;
+    for server in [&first, &second] {
+        reach(server, address);
+        server.state.services.follow(stop.clone());
+    }
+    apply(&first, json!({})).await.ok();
+    run(&first).await;
+    let path = "/proxy/services/main/web/";
+    let answers = async || get(&second, path, Some(ADMIN)).await.status;
+    let run = first.state.services.routes().all().next().unwrap().run_id;
+    first.state.services.changed(run);
+    until("the other server hears of the replica", async || {
+        answers().await == 200
+    })
+    .await;
+    let jobs = change(&first, |job| job.registered = false).await;
+    first.state.services.unregistered(jobs[0].id);
+    // It is not asked to stop before the other server has had time to hear.
+    assert!(first.state.services.serves(jobs[0].id));
+    until("the other server hears that it is gone", async || {
+        answers().await == 404
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -193,37 +245,48 @@ async fn chats_are_checked_before_their_model_is_looked_for() {
     for (chat, place) in [
         (json!({"model": "m"}), json!(["body", "messages"])),
         (json!({"messages": hello}), json!(["body", "model"])),
-        (
-            json!({"model": "m", "messages": [{"role": "user"}]}),
-            json!(["body", "messages", 0, "content"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "n": "many"}),
-            json!(["body", "n"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "stream_options": {}}),
-            json!(["body", "stream_options"]),
-        ),
-        (
-            json!({"model": "m", "messages": hello, "tool_choice": "all"}),
-            json!(["body", "tool_choice"]),
-        ),
     ] {
         let answer = server.post(ADMIN, path, chat).await;
         assert_eq!(
             (answer.status, &answer.body["detail"][0]["loc"]),
-            (422, &place),
+            (422.try_into().unwrap(), &place),
             "{}",
             answer.body
         );
     }
-    let full = json!({
-        "model": "m", "messages": hello, "stop": ["a"], "temperature": 0.5, "stream": true, "tools": [{}],
-        "tool_choice": {"type": "function"}, "logit_bias": {"1": 2},
-    });
-    assert_eq!(server.post(ADMIN, path, full).await.status, 404);
+    let full = json!({"model": "m", "messages": hello, "of_tomorrow": [1], "stream_options": {}});
+    let unknown = server.post(ADMIN, path, full).await;
+    let message = json!("Model m not found in project main");
+    assert_eq!(
+        (
+            unknown.status,
+            &unknown.body["detail"],
+            &unknown.body["error"]["message"]
+        ),
+        (404, &message, &message)
+    );
     assert_eq!(server.post("stale", path, json!({})).await.status, 403);
+}
+
+#[tokio::test]
+async fn models_are_listed_and_called_through_their_service() {
+    let server = serving(json!({"model": "org/m", "auth": false})).await;
+    let models = get(&server, "/proxy/models/main/models", Some(ADMIN)).await.ok();
+    assert_eq!(models["data"][0]["id"], "org/m");
+    for (endpoint, body) in [
+        ("chat/completions", json!({"model": "org/m", "messages": []})),
+        ("embeddings", json!({"model": "org/m", "input": "text"})),
+    ] {
+        let path = format!("/proxy/models/main/{endpoint}");
+        let answer = server.post(ADMIN, &path, body).await.ok();
+        assert_eq!(answer["uri"], format!("/v1/{endpoint}"));
+        let headers = answer["headers"].as_array().unwrap();
+        assert!(
+            headers.iter().all(|header| header[0] != "authorization"),
+            "{answer}"
+        );
+    }
+    assert_eq!(get(&server, "/proxy/models/main/models", None).await.status, 403);
 }
 
 #[tokio::test]

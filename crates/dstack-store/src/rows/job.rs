@@ -6,6 +6,8 @@ use dstack_model::runs::{
 };
 use dstack_plan::lifecycle::transitions::job_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::probes::ProbeStates;
+use dstack_plan::services::registration::{Standing, gets_requests};
 use dstack_units::{FleetId, InstanceId, JobId, ProjectId, RunId, Time};
 
 use super::{InstanceRow, RunRow, TransitionError, change_status, life};
@@ -71,10 +73,12 @@ entity! {
         pub remove_at: Option<Time>,
         /// When it began to end.
         pub ending_since: Option<Time>,
-        /// Ready for requests.
+        /// Its probes have succeeded once, if it has any: it is ready for requests.
         pub ready: bool,
-        /// Registered for requests.
+        /// It gets requests.
         pub registered: bool,
+        /// How its probes went last; `None`: it does not run yet, or began to under a version that asked none.
+        pub probes: Option<ProbeStates>,
         /// Bytes pulled so far.
         pub image_pull_progress: Option<Json<ImagePullProgress>>,
         /// When the row was changed last.
@@ -124,6 +128,7 @@ impl JobRow {
             ending_since: None,
             ready: false,
             registered: false,
+            probes: None,
             image_pull_progress: None,
             last_processed_at: now,
             next_wake_at: Some(now),
@@ -227,6 +232,7 @@ impl JobRow {
         self.termination_reason = Some(reason);
         self.termination_reason_message = message;
         self.ending_since = Some(now);
+        self.registered = false;
         self.wait(Wait::briefly(now, WaitReason::JobEnded));
         Ok(())
     }
@@ -238,6 +244,7 @@ impl JobRow {
     pub fn finish(&mut self, status: JobStatus, now: Time) -> Result<(), TransitionError> {
         self.go(status)?;
         self.finished_at = Some(now);
+        self.registered = false;
         self.instance_id = None;
         self.wait(Wait::none());
         Ok(())
@@ -259,6 +266,17 @@ impl JobRow {
         if self.status.is_finished() {
             self.instance_id = None;
         }
+    }
+
+    /// How it stands with the requests to its service; `None`: none go to it, whatever its probes say.
+    pub fn standing(&self, run: &RunRow) -> Option<Standing> {
+        let service = run.run_spec.configuration.service()?;
+        let is_asked = gets_requests(service, &self.job_spec.replica_group, self.job_num);
+        (is_asked && self.status == JobStatus::Running).then(|| Standing {
+            ready: self.ready,
+            registered: self.registered,
+            failing: self.probes.as_ref().is_some_and(ProbeStates::are_failing),
+        })
     }
 
     /// Whether it may begin to end.

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use dstack_model::decode::decode_strict;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -26,6 +27,8 @@ const JOB: Job<'static> = Job {
     out_of_date: false,
     changed_at: Time::from_millis(1_790_000_000_000),
     running_at: Some(Time::from_millis(1_789_999_000_000)),
+    serves: true,
+    probed: false,
     submission_num: 0,
 };
 
@@ -149,6 +152,60 @@ fn a_replacement_serves_when_it_has_run_for_a_while() {
     let settled = now() + SETTLED;
     assert_eq!((early.stop, early.wake_at), (vec![], Some(settled)));
     assert_eq!(next(&service, &[old(0), old(1), new], settled).stop, [1]);
+}
+
+#[test]
+fn a_replacement_with_probes_serves_when_they_say_so() {
+    let old = |replica_num| Job {
+        replica_num,
+        out_of_date: true,
+        ..JOB
+    };
+    let new = |serves| Job {
+        replica_num: 2,
+        running_at: Some(now()),
+        probed: true,
+        serves,
+        ..JOB
+    };
+    let service = service(&json!({"replicas": 2}));
+    let late = now() + Duration::from_secs(24 * 60 * 60);
+    let never = next(&service, &[old(0), old(1), new(false)], late);
+    assert_eq!((never.start, never.stop, never.wake_at), (vec![], vec![], None));
+    assert_eq!(next(&service, &[old(0), old(1), new(true)], now()).stop, [1]);
+    // What does not serve is the first to go.
+    let ejected = Job {
+        serves: false,
+        ..old(0)
+    };
+    assert_eq!(next(&service, &[ejected, old(1), new(true)], now()).stop, [0]);
+}
+
+proptest! {
+    /// Whatever replicas there are, and however their probes go: no step takes requests from one that is needed.
+    #[test]
+    fn never_fewer_serve_than_are_wanted_or_did(
+        replicas in proptest::collection::vec(any::<(bool, bool, bool, bool)>(), 0..8), wanted in 0i64..6,
+    ) {
+        let statuses = [JobStatus::Running, JobStatus::Pulling];
+        let job = |(num, (out_of_date, serves, probed, starting)): (usize, (bool, bool, bool, bool))| Job {
+            replica_num: i64::try_from(num).unwrap(),
+            status: statuses[usize::from(starting)],
+            out_of_date,
+            serves,
+            probed,
+            ..JOB
+        };
+        let jobs: Vec<Job<'_>> = replicas.into_iter().enumerate().map(job).collect();
+        let serving = |stopped: &[i64]| {
+            let serves = |job: &&Job<'_>| {
+                job.serves && job.status == JobStatus::Running && !stopped.contains(&job.replica_num)
+            };
+            i64::try_from(jobs.iter().filter(serves).count()).unwrap()
+        };
+        let changes = next(&service(&json!({ "replicas": wanted })), &jobs, now());
+        prop_assert!(serving(&changes.stop) >= wanted.min(serving(&[])));
+    }
 }
 
 #[test]

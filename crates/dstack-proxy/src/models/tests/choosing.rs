@@ -4,12 +4,13 @@ use super::*;
 use crate::models::fake::{answer, openai_service, tgi_service};
 
 #[tokio::test]
-async fn an_unknown_model_is_not_found_as_in_dstack_0_22_5() {
+async fn an_unknown_model_is_not_found_in_the_words_of_both() {
     let setup = Setup::new([openai_service("run", "other", 1)]);
     let (status, body) = json(setup.chat(CHAT).await).await;
+    let message = json!("Model m not found in project main");
     assert_eq!(
-        (status, body),
-        (404, json!({"detail": "Model m not found in project main"}))
+        (status, &body["detail"], &body["error"]["message"]),
+        (404, &message, &message)
     );
 }
 

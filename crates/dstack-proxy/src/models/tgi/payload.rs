@@ -1,6 +1,5 @@
 //! From OpenAI's request for a chat to what Text Generation Inference is asked.
 
-use indexmap::IndexMap;
 use minijinja::Value as TemplateValue;
 use minijinja::value::ValueKind;
 use serde::Deserialize;
@@ -9,10 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::models::failure::Failure;
+use crate::models::render::Message;
 use crate::models::request::wrong;
-
-/// A message as templates see it, with all of its members in their order.
-pub(super) type Message = IndexMap<String, TemplateValue>;
 
 /// What is asked for, but for the prompt.
 #[derive(Debug)]

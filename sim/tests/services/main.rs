@@ -8,6 +8,9 @@
     clippy::disallowed_methods
 )] // tests
 
+mod draining;
+mod probes;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +31,13 @@ const SERVES: Script = Script {
     exit: 0,
     gpu: None,
     alone: false,
+};
+
+/// It prints nothing, so that nothing of it is written.
+const SILENT: Script = Script {
+    lines: 1,
+    pause: Duration::from_secs(24 * 60 * 60),
+    ..SERVES
 };
 
 const CRASHES: Script = Script {
@@ -56,6 +66,13 @@ fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
 fn running(world: &World, run: &RunRow) -> Vec<JobRow> {
     let mut jobs = jobs(world, run);
     jobs.retain(|job| job.status() == JobStatus::Running);
+    jobs
+}
+
+/// Those that get requests.
+fn registered(world: &World, run: &RunRow) -> Vec<JobRow> {
+    let mut jobs = running(world, run);
+    jobs.retain(|job| job.registered);
     jobs
 }
 
@@ -94,8 +111,12 @@ fn anything(_: &[JobRow]) -> bool {
 }
 
 async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
+    started_with(seed, replicas, SERVES).await
+}
+
+async fn started_with(seed: u64, replicas: i64, script: Script) -> (World, Engine, RunRow) {
     let world = World::new(seed, 8).await.unwrap();
-    world.hosts.script("web", SERVES);
+    world.hosts.script("web", script);
     let engine = world.start().await.unwrap();
     let run = world
         .submit(&engine, "web", &service(replicas, "v1"))

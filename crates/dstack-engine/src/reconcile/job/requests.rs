@@ -1,0 +1,62 @@
+//! Whether a job of a service gets requests: its probes say when it can, and it ends when they are finished.
+
+use dstack_model::runs::JobStatus;
+use dstack_plan::lifecycle::WaitReason;
+use dstack_plan::lifecycle::job::requests_timeout;
+use dstack_plan::probes::ProbeStates;
+use dstack_store::rows::{JobRow, RunRow};
+use dstack_units::Time;
+
+use crate::context::Context;
+use crate::observations::JobSeen;
+
+/// Takes over what its probes said.
+pub(super) fn observe(job: &mut JobRow, run: &RunRow, seen: &JobSeen) {
+    if job.status() != JobStatus::Running || run.run_spec.configuration.service().is_none() {
+        return;
+    }
+    // It has run under a version that asked no probes, and served: it goes on until its probes say otherwise.
+    let states = job.probes.take();
+    let mut states = states.unwrap_or_else(|| ProbeStates::assumed(&job.job_spec.probes));
+    for (index, state) in &seen.probes {
+        states.set(*index, state.clone());
+    }
+    job.probes = Some(states);
+}
+
+/// What a running job waits for so that it gets requests, or goes on getting them.
+pub(super) fn awaited(job: &JobRow) -> Option<WaitReason> {
+    job.probes.as_ref()?.awaited(&job.job_spec.probes)
+}
+
+/// A job that runs, and all of whose probes have succeeded, gets requests. That others take them from it is decided for the run.
+pub(super) fn register(job: &mut JobRow, run: &RunRow) {
+    if job.status() != JobStatus::Running || run.run_spec.configuration.service().is_none() {
+        return;
+    }
+    let specs = &job.job_spec.probes;
+    let states = job.probes.get_or_insert_with(|| ProbeStates::unasked(specs));
+    if states.are_reached(specs) {
+        job.ready = true;
+        job.registered = job.standing(run).is_some();
+    }
+}
+
+/// Whether requests go to other jobs of the service now, or the pace of its deployment changes: its run is to look.
+pub(super) fn concerns_run(before: &JobRow, after: &JobRow) -> bool {
+    let of = |job: &JobRow| {
+        let failing = job.probes.as_ref().is_some_and(ProbeStates::are_failing);
+        (job.ready, job.registered, failing)
+    };
+    of(before) != of(after)
+}
+
+/// Until when the requests may go on that a job which is to end may still get, or has; `None`: there are none.
+pub(super) fn until(ctx: &Context, job: &JobRow) -> Option<Time> {
+    let limit = requests_timeout(job.termination_reason()?)?;
+    let since = job.ending_since?;
+    let services = &ctx.deps.services;
+    // Another server may have made the commit with which it began to end.
+    services.unregistered(job.id);
+    services.serves(job.id).then(|| since + limit)
+}

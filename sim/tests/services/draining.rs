@@ -1,0 +1,181 @@
+//! A replica that is to end finishes the requests that it has.
+
+use dstack_plan::lifecycle::job::{REQUESTS_TIMEOUT, REQUESTS_TIMEOUT_OF_STOPPED};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Replica 1 is too many, and has a request.
+async fn scaled_down(seed: u64) -> (World, Engine, RunRow, JobRow) {
+    let (world, engine, run) = started_with(seed, 2, SILENT).await;
+    let job = running(&world, &run).remove(1);
+    world.services.begin(job.id);
+    world.update(&engine, &run, &service(1, "v1")).await.unwrap();
+    until_waits(&world, &run, &job).await;
+    (world, engine, run, job)
+}
+
+fn now_of(world: &World, run: &RunRow, job: &JobRow) -> JobRow {
+    let jobs = jobs(world, run);
+    jobs.into_iter().find(|row| row.id == job.id).unwrap()
+}
+
+/// Until its requests are all that keeps it from being stopped.
+async fn until_waits(world: &World, run: &RunRow, job: &JobRow) {
+    let waits = |world: &World| now_of(world, run, job).waiting_for() == Some(&WaitReason::RequestsFinished);
+    world.until("it finishes requests", MINUTE, waits).await.unwrap();
+}
+
+/// How long after it began to end it was asked to stop.
+async fn asked_after(world: &World, run: &RunRow, job: &JobRow) -> Duration {
+    let asked = world
+        .found("it is asked to stop", 10 * MINUTE, |world| {
+            world.hosts.stopped_at(job.id)
+        })
+        .await
+        .unwrap();
+    assert_eq!(invariants::always(world), Vec::<String>::new());
+    asked.since(now_of(world, run, job).ending_since.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_too_many_is_asked_to_stop_once_its_requests_are_finished() {
+    let (world, _engine, run, job) = scaled_down(401).await;
+    let ending = now_of(&world, &run, &job);
+    assert_eq!(
+        ending.deadline_at(),
+        ending.ending_since.map(|since| since + REQUESTS_TIMEOUT)
+    );
+    assert!(!ending.registered);
+    world.pass(40 * SECOND).await;
+    assert!(!world.hosts.was_stopped(job.id));
+    world.services.end(job.id);
+    let after = asked_after(&world, &run, &job).await;
+    assert!((40 * SECOND..42 * SECOND).contains(&after), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_do_not_end_are_cut_off_after_a_minute() {
+    let (world, _engine, run, job) = scaled_down(402).await;
+    let after = asked_after(&world, &run, &job).await;
+    assert!(
+        (REQUESTS_TIMEOUT..REQUESTS_TIMEOUT + SECOND).contains(&after),
+        "{after:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_without_requests_is_asked_to_stop_at_once() {
+    let (world, engine, run) = started_with(403, 2, SILENT).await;
+    let job = running(&world, &run).remove(1);
+    world.update(&engine, &run, &service(1, "v1")).await.unwrap();
+    let after = asked_after(&world, &run, &job).await;
+    assert!(after < SECOND, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_stopped_finishes_what_takes_seconds_and_one_that_is_aborted_nothing() {
+    let (world, engine, run) = started_with(404, 1, SILENT).await;
+    let job = running(&world, &run).remove(0);
+    world.services.begin(job.id);
+    world.stop(&engine, &run, false).await.unwrap();
+    until_waits(&world, &run, &job).await;
+    let after = asked_after(&world, &run, &job).await;
+    let limit = REQUESTS_TIMEOUT_OF_STOPPED;
+    assert!((limit..limit + SECOND).contains(&after), "{after:?}");
+    assert_eq!(
+        world.finished(&run, 10 * MINUTE).await.unwrap(),
+        RunStatus::Terminated
+    );
+
+    let (world, engine, run) = started_with(405, 1, SILENT).await;
+    let job = running(&world, &run).remove(0);
+    world.services.begin(job.id);
+    world.stop(&engine, &run, true).await.unwrap();
+    world.finished(&run, 3 * SECOND).await.unwrap();
+    assert_eq!(now_of(&world, &run, &job).status(), JobStatus::Aborted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_crashes_meanwhile_is_not_waited_for() {
+    let (world, _engine, run, job) = scaled_down(406).await;
+    world.hosts.kill_container(job.id);
+    let over = |world: &World| now_of(world, &run, &job).status().is_finished();
+    world.until("it is over", 40 * SECOND, over).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_server_that_takes_over_waits_for_the_rest_of_the_time() {
+    for finished in [true, false] {
+        let (world, engine, run, job) = scaled_down(407).await;
+        let _other = world.start_as("other").await.unwrap();
+        engine.stop();
+        world.leases_run_out().await;
+        world.pass(10 * SECOND).await;
+        assert!(!world.hosts.was_stopped(job.id));
+        if finished {
+            world.services.end(job.id);
+        }
+        let after = asked_after(&world, &run, &job).await;
+        let expected = match finished {
+            true => 15 * SECOND..25 * SECOND,
+            false => REQUESTS_TIMEOUT..REQUESTS_TIMEOUT + SECOND,
+        };
+        assert!(expected.contains(&after), "{after:?}");
+    }
+}
+
+/// A deployment under load, with an engine that dies at the `nth` passing of a failpoint: each replica has a request all the time,
+/// which it finishes 20 seconds after it began to end.
+async fn deployed_under_load(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let (world, engine, run) = started_with(408, 2, SILENT).await;
+    engine.stop();
+    let death = Arc::new(DieAt::new(point, nth));
+    let engine = world.start_dying(&death).await.unwrap();
+    for job in running(&world, &run) {
+        world.services.begin(job.id);
+    }
+    let finishes = async {
+        let mut finished = Vec::new();
+        loop {
+            let next = |world: &World| {
+                let mut jobs = jobs(world, &run).into_iter();
+                jobs.find(|job| job.status() == JobStatus::Terminating && !finished.contains(&job.id))
+            };
+            let job = world.found("a replica ends", 20 * MINUTE, next).await.unwrap();
+            world.pass(20 * SECOND).await;
+            world.services.end(job.id);
+            finished.push(job.id);
+        }
+    };
+    let story = async {
+        world.update(&engine, &run, &service(2, "v2")).await.unwrap();
+        until_both(&world, &run, is_second).await;
+        let ended = jobs(&world, &run);
+        let replaced: Vec<&JobRow> = ended.iter().filter(|job| !is_second(job)).collect();
+        assert_eq!(replaced.len(), 2);
+        for job in replaced {
+            let after = asked_after(&world, &run, job).await;
+            assert!(after >= 20 * SECOND, "{point} {nth}: {after:?}");
+        }
+    };
+    let next_engine = async {
+        engine.stopped().await;
+        let _engine = world.start().await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = story => {}
+        () = next_engine => {}
+        () = finishes => {}
+    }
+    assert_eq!(invariants::always(&world), Vec::<String>::new(), "{point} {nth}");
+    death
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_deployment_cuts_no_request_short() {
+    let points = dstack_sim::killed_everywhere(1..=6, deployed_under_load).await;
+    assert!(points.len() >= 10, "{points:?}");
+}
