@@ -135,6 +135,11 @@ fn run_runner(args: RunnerArgs) -> std::io::Result<ExitCode> {
 
 /// The gateway.
 pub(crate) fn gateway(arguments: Vec<OsString>) -> ExitCode {
+    let [_, render] = dstack_gateway::RENDER_PROMPT;
+    if is_flag(arguments.first(), &[render]) {
+        // Whoever waits for it reads that it failed.
+        return dstack_gateway::render_prompt().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     let words = std::iter::once(OsString::from("dstack-agent gateway")).chain(arguments);
     let settings = match dstack_gateway::Settings::try_parse_from(words) {
         Ok(settings) => settings,

@@ -18,6 +18,7 @@ use crate::api::{self, Api};
 use crate::auth::Auth;
 use crate::models::Models;
 use crate::only_one::OnlyOne;
+use crate::prompts;
 use crate::registry::{Parts, Registry};
 use crate::serve::Front;
 use crate::serve::listener::{self, Listening};
@@ -138,7 +139,13 @@ impl Gateway {
         let forwarder = Arc::new(Forwarder::new(random.clone()));
         let stats = Arc::clone(forwarder.stats());
         let models = Models {
-            api: ModelApi::new(Arc::clone(&forwarder) as _, Arc::new(NoAccounting), clock, random),
+            api: ModelApi::new(
+                Arc::clone(&forwarder) as _,
+                Arc::new(NoAccounting),
+                prompts::renderer(),
+                clock,
+                random,
+            ),
             auth: Arc::clone(&auth),
             sites: Arc::clone(registry.sites()),
         };

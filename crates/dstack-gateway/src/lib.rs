@@ -16,6 +16,7 @@ pub mod gateway;
 mod log;
 pub mod models;
 mod only_one;
+mod prompts;
 pub mod registry;
 pub mod replicas;
 pub mod run;
@@ -26,5 +27,6 @@ pub mod state;
 pub mod tls;
 
 pub use gateway::Gateway;
+pub use prompts::{RENDER_PROMPT, render_prompt};
 pub use run::run;
 pub use settings::Settings;

@@ -82,7 +82,8 @@ impl Registry {
     /// With this state, whose links it opens.
     pub async fn start(state: State, parts: Parts) -> Self {
         let mut live = Live::new(parts.random.clone());
-        let sites = live.follow(&state, None).await;
+        let (sites, retired) = live.follow(&state, None).await;
+        retired.end();
         parts.certificates.set_acme(state.acme.clone());
         Self {
             store: parts.store,
@@ -344,7 +345,9 @@ impl Registry {
         }
         inner.state = next;
         let Inner { state, live, .. } = &mut *inner;
-        self.sites.store(Arc::new(live.follow(state, opened).await));
+        let (sites, retired) = live.follow(state, opened).await;
+        self.sites.store(Arc::new(sites));
+        retired.end();
         self.changed.send_replace(());
         Ok(())
     }

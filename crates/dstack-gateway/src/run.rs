@@ -14,7 +14,10 @@ use crate::settings::Settings;
 /// It cannot be started.
 pub async fn run(settings: Settings) -> Result<(), StartError> {
     crate::log::init(settings.log_level);
-    allow_many_files();
+    let settings = Settings {
+        max_connections: settings.max_connections.min(most_connections()),
+        ..settings
+    };
     let grace = Duration::from_secs(settings.grace);
     let gateway = Gateway::start(settings).await?;
     let (mut term, mut int) = (
@@ -50,11 +53,14 @@ async fn received(signal: &mut Option<Signal>) {
     }
 }
 
-/// Each connection is a file: as many as the system allows.
-fn allow_many_files() {
+/// Each connection is a file: of as many as the system allows, three quarters.
+fn most_connections() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
+    let files = getrlimit(Resource::Nofile).current;
+    let files = files.and_then(|files| usize::try_from(files).ok());
+    files.map_or(usize::MAX, |files| files - files / 4)
 }

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use dstack_proxy::{Client, Forward, Scheme};
+use dstack_proxy::{Client, Forward, Scheme, Service};
 use ipnet::IpNet;
 
 use crate::auth::Auth;
@@ -53,6 +53,12 @@ pub struct Peer {
 }
 
 impl Front {
+    /// A service as it is now.
+    fn present(&self, service: &Service) -> Option<Arc<Service>> {
+        let sites = self.sites.load();
+        sites.routes.service(&service.project, &service.run).cloned()
+    }
+
     fn client(&self, peer: Peer) -> Client {
         let address = peer.address.to_canonical();
         Client {

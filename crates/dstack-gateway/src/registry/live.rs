@@ -41,6 +41,23 @@ struct LiveReplica {
     link: Arc<Link>,
 }
 
+/// Replicas that are out of the sites.
+#[must_use]
+pub(super) struct Retired(Vec<LiveReplica>);
+
+impl Retired {
+    /// They get no more requests, and their links end once those under way are answered. Called when the sites are without them.
+    pub(super) fn end(self) {
+        for live in self.0 {
+            live.replica.retire();
+            task::spawn("replica that gets no requests any more", async move {
+                let _ = tokio::time::timeout(DRAIN_LIMIT, live.replica.idle()).await;
+                live.link.end();
+            });
+        }
+    }
+}
+
 /// A link that was opened before its replica is registered.
 pub(super) struct Opened {
     pub(super) job: String,
@@ -82,8 +99,9 @@ impl Live {
         Some(Arc::clone(&found.replica))
     }
 
-    /// Makes what runs follow what is registered, and returns the sites of that.
-    pub(super) async fn follow(&mut self, state: &State, mut opened: Option<Opened>) -> Sites {
+    /// Makes what runs follow what is registered. Returns the sites of that, and what is not in them any more.
+    pub(super) async fn follow(&mut self, state: &State, mut opened: Option<Opened>) -> (Sites, Retired) {
+        let mut retired = Vec::new();
         let mut before = std::mem::take(&mut self.services);
         for (project, run, record) in state.services() {
             let old = before.remove(&record.key);
@@ -96,7 +114,9 @@ impl Live {
                         .map(|found| found.ssh_private_key.clone());
                     let key = key.clone().unwrap_or_default();
                     let names = Names { project, run };
-                    let next = self.service(names, record, &key, old, &mut opened).await;
+                    let next = self
+                        .service(names, record, &key, old, (&mut opened, &mut retired))
+                        .await;
                     self.routes = std::mem::take(&mut self.routes).with(next.site.service.clone());
                     next
                 }
@@ -105,9 +125,9 @@ impl Live {
         }
         for (_, gone) in before {
             self.routes = std::mem::take(&mut self.routes).without(gone.site.service.run_id);
-            gone.replicas.into_iter().for_each(retire);
+            retired.extend(gone.replicas);
         }
-        self.sites(state)
+        (self.sites(state), Retired(retired))
     }
 
     fn sites(&self, state: &State) -> Sites {
@@ -132,7 +152,7 @@ impl Live {
         record: &Arc<ServiceRecord>,
         key: &dstack_system::Secret,
         old: Option<LiveService>,
-        opened: &mut Option<Opened>,
+        (opened, retired): (&mut Option<Opened>, &mut Vec<LiveReplica>),
     ) -> LiveService {
         let (mut kept, limits) = match old {
             Some(old) => (old.replicas, of_same_limits(&old.record, record, &old.site)),
@@ -147,7 +167,7 @@ impl Live {
             };
             replicas.extend(live);
         }
-        kept.into_iter().for_each(retire);
+        retired.extend(kept);
         let limits = limits.unwrap_or_else(|| Arc::new(Locked::new(rate_limits(&record.rate_limits))));
         let services = replicas.iter().map(|live| Arc::clone(&live.replica)).collect();
         LiveService {
@@ -204,14 +224,6 @@ fn of_same_limits(
     site: &ServiceSite,
 ) -> Option<Arc<Locked<RateLimits>>> {
     (old.rate_limits == new.rate_limits).then(|| Arc::clone(&site.limits))
-}
-
-/// Ends a link once the requests under way are answered.
-fn retire(live: LiveReplica) {
-    task::spawn("replica that gets no requests any more", async move {
-        let _ = tokio::time::timeout(DRAIN_LIMIT, live.replica.idle()).await;
-        live.link.end();
-    });
 }
 
 fn site(

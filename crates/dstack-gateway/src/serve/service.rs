@@ -64,7 +64,11 @@ async fn checked(
         None => body,
     };
     let request = Request::from_parts(head, body);
-    let response = front.forward.forward(&site.service, request).await;
+    // Its replicas may have changed while it was asked who may.
+    let Some(service) = front.present(&site.service) else {
+        return refusal(StatusCode::NOT_FOUND, "Not Found");
+    };
+    let response = front.forward.forward(&service, request).await;
     match is_too_long.is_so() && response.status().is_client_error() {
         true => too_long(),
         false => response,

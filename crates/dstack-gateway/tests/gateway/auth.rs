@@ -202,3 +202,22 @@ async fn a_socket_at_which_nobody_answers_for_two_minutes_is_deleted() {
         assert_eq!(socket.exists(), is_there, "{seconds}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_change_while_a_server_is_asked_are_known_then() {
+    let (setup, ssh, app) = with_service().await;
+    let sockets = &setup.settings.server_connections;
+    let takes = Duration::from_millis(300);
+    let server = Server::start_slow(sockets, "a", &[("main", "good", 200)], takes);
+    let second = App::start("two").await;
+    let changing = async {
+        crate::support::until("it is asked", async || server.asked() == 1).await;
+        setup.register_replica("web", 2, second.port, &ssh).await;
+        let job = ssh.replica(1, 0)["job_id"].as_str().unwrap().to_owned();
+        let path = format!("/api/registry/main/services/web/replicas/{job}/unregister");
+        assert_eq!(setup.post(&path, &json!(null)).await, ok());
+    };
+    let (status, ()) = tokio::join!(asked(&setup, "good"), changing);
+    assert_eq!(status, 200);
+    drop(app);
+}
