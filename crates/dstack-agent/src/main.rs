@@ -1,4 +1,4 @@
-//! `dstack-agent`: one static binary that is host agent and job agent, by subcommand or by the name it is called with.
+//! `dstack-agent`: one static binary that is host agent, job agent and gateway, by subcommand or by the name it is called with.
 
 mod role;
 
@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     match Role::of(&program, arguments.collect()) {
         Role::Shim(arguments) => role::shim(arguments),
         Role::Runner(arguments) => role::runner(&arguments),
+        Role::Gateway(arguments) => role::gateway(arguments),
         Role::Supervise(dir) => role::supervise(&dir),
         Role::Version => say(concat!("dstack-agent version ", env!("CARGO_PKG_VERSION"))),
         Role::Help => say(HELP),
@@ -31,6 +32,7 @@ Agents of dstack.
 
 Usage: dstack-agent shim [OPTIONS]     the host agent (also when called dstack-shim)
        dstack-agent runner [OPTIONS]   the job agent (also when called dstack-runner)
+       dstack-agent gateway [OPTIONS]  passes requests to services on by host name
        dstack-agent --version
 
 Ask each for --help.";

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use dstack_gateway::gateway::StartError as GatewayError;
 use dstack_runner::RunnerArgs;
 use dstack_shim::cli::Args;
 use dstack_shim::error::{StartError, chain};
@@ -18,6 +19,7 @@ use crate::{complain, is_flag, say};
 pub(crate) enum Role {
     Shim(Vec<OsString>),
     Runner(Vec<OsString>),
+    Gateway(Vec<OsString>),
     /// Of the process runtime, for the task in this directory.
     Supervise(PathBuf),
     Version,
@@ -46,6 +48,7 @@ impl Role {
         match command.to_str() {
             Some("shim") => Self::Shim(arguments),
             Some("runner") => Self::Runner(arguments),
+            Some("gateway") => Self::Gateway(arguments),
             Some("supervise") => match arguments.pop() {
                 Some(dir) if arguments.is_empty() => Self::Supervise(dir.into()),
                 _ => Self::Unknown(command),
@@ -130,6 +133,39 @@ fn run_runner(args: RunnerArgs) -> std::io::Result<ExitCode> {
     Ok(code)
 }
 
+/// The gateway.
+pub(crate) fn gateway(arguments: Vec<OsString>) -> ExitCode {
+    let [_, render] = dstack_gateway::RENDER_PROMPT;
+    if is_flag(arguments.first(), &[render]) {
+        // Whoever waits for it reads that it failed.
+        return dstack_gateway::render_prompt().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    let words = std::iter::once(OsString::from("dstack-agent gateway")).chain(arguments);
+    let settings = match dstack_gateway::Settings::try_parse_from(words) {
+        Ok(settings) => settings,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match run_gateway(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&dstack_system::chain(&error).to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_gateway(settings: dstack_gateway::Settings) -> Result<(), GatewayError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(GatewayError::Threads)?;
+    let result = runtime.block_on(dstack_gateway::run(settings));
+    // What is still under way has had its time.
+    runtime.shutdown_background();
+    result
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +190,10 @@ mod tests {
         assert_eq!(
             role("/proc/self/exe runner start"),
             Role::Runner(vec!["start".into()])
+        );
+        assert_eq!(
+            role("dstack-agent gateway --dir /x"),
+            Role::Gateway(vec!["--dir".into(), "/x".into()])
         );
         assert_eq!(role("dstack-agent --version"), Role::Version);
         assert_eq!(role("dstack-agent"), Role::Help);

@@ -72,7 +72,7 @@ pub fn write(home: &Path, info: &HostInfo) -> std::io::Result<()> {
         ));
     }
     let text = serde_json::to_vec(info).map_err(std::io::Error::other)?;
-    crate::files::write_atomically(&path, &text, 0o644)
+    dstack_system::file::write_atomically(&path, &text, 0o644)
 }
 
 /// The architecture as download URLs spell it.

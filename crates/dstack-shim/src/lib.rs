@@ -11,7 +11,6 @@ pub mod components;
 pub mod dcgm;
 pub mod error;
 mod failpoint;
-mod files;
 pub mod gpu;
 pub mod host;
 pub mod hub;

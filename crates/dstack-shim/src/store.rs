@@ -7,9 +7,9 @@ use dstack_agent_api::shim::TaskConfig;
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 
-use crate::files;
 use crate::runtime::process::{LAUNCH_FILE, PROCESS};
 use crate::task::Task;
+use dstack_system::file;
 
 const VERSION: u32 = 1;
 const FILE: &str = "task.json";
@@ -103,15 +103,15 @@ impl Store {
 
     /// Creates a task's private directory with its record, and `runner/`, which containers see as `/tmp/runner`.
     pub fn create(&self, dir: &Path, record: &Record) -> io::Result<()> {
-        files::create_dir(dir, 0o700)?;
-        files::create_dir(&dir.join("runner"), 0o755)?;
+        file::create_dir(dir, 0o700)?;
+        file::create_dir(&dir.join("runner"), 0o755)?;
         self.save(dir, record)
     }
 
     /// Replaces the record.
     pub fn save(&self, dir: &Path, record: &Record) -> io::Result<()> {
         let text = serde_json::to_vec(record).map_err(io::Error::other)?;
-        files::write_atomically(&dir.join(FILE), &text, 0o600)
+        file::write_atomically(&dir.join(FILE), &text, 0o600)
     }
 
     /// All readable records. Directories without one are skipped, unreadable ones are logged and left alone; of two

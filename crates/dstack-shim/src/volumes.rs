@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 pub use protected::check_protected;
 pub use system::{DeviceNumber, Disks, HostDisks};
 
-use crate::files;
+use dstack_system::file;
 
 /// Network volumes are mounted below.
 pub const MOUNT_ROOT: &str = "/mnt/disks/dstack-volumes";
@@ -113,7 +113,7 @@ async fn mount(disks: &dyn Disks, volume: &Volume, device: &str, formatted: bool
         Some(_) => disks.unmount(&dir).await?,
         None => {}
     }
-    files::create_dir(&dir, 0o755)?;
+    file::create_dir(&dir, 0o755)?;
     disks.mount(device, &dir).await?;
     if formatted {
         fs_err::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
@@ -160,7 +160,7 @@ pub fn prepare_instance_mounts(mounts: &[InstanceMount]) -> std::io::Result<()> 
     mounts
         .iter()
         .filter(|mount| !Path::new(&mount.instance_path).exists())
-        .try_for_each(|mount| files::create_dir(Path::new(&mount.instance_path), 0o777))
+        .try_for_each(|mount| file::create_dir(Path::new(&mount.instance_path), 0o777))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Which file is which.
+//! Which file is which, and files that are whole or not there.
 
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -21,8 +22,76 @@ pub fn own_executable() -> std::io::Result<String> {
     id(Path::new("/proc/self/exe"))
 }
 
+/// Writes a file under a temporary name, syncs it, renames it and syncs the directory: it is whole or as it was, also after a
+/// power cut.
+///
+/// # Errors
+/// It cannot be written; it is as it was.
+pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let temporary = temporary_name(path);
+    write_synced(&temporary, content, mode)?;
+    fs_err::rename(&temporary, path)?;
+    sync_parent(path)
+}
+
+/// Like [`write_atomically`], but fails with `AlreadyExists` when the file is there: of two writers one wins.
+///
+/// # Errors
+/// It cannot be written, or is there.
+pub fn create_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let temporary = temporary_name(path);
+    write_synced(&temporary, content, mode)?;
+    let linked = fs_err::hard_link(&temporary, path);
+    let _ = fs_err::remove_file(&temporary);
+    linked?;
+    sync_parent(path)
+}
+
+fn temporary_name(path: &Path) -> std::path::PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    name.into()
+}
+
+fn write_synced(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut options = fs_err::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    fs_err::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
+    let mut file = options.open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) => fs_err::File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Creates a directory and its parents with the given mode for the last one; an existing one is left as it is.
+///
+/// # Errors
+/// It cannot be created.
+pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs_err::create_dir_all(parent)?;
+    }
+    match fs_err::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        other => other?,
+    }
+    // Not left to the umask.
+    fs_err::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -43,6 +112,39 @@ mod tests {
         assert_eq!(
             own_executable().unwrap(),
             id(&std::env::current_exe().unwrap()).unwrap()
+        );
+    }
+
+    #[test]
+    fn one_of_two_creators_wins() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        create_atomically(&path, b"first", 0o600).unwrap();
+        let lost = create_atomically(&path, b"second", 0o600).unwrap_err();
+        assert_eq!(lost.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs_err::read(&path).unwrap(), b"first");
+        write_atomically(&path, b"third", 0o640).unwrap();
+        assert_eq!(fs_err::read(&path).unwrap(), b"third");
+        assert_eq!(
+            fs_err::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+        assert_eq!(
+            fs_err::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
+    }
+
+    #[test]
+    fn directories_get_their_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        create_dir(&path, 0o700).unwrap();
+        create_dir(&path, 0o755).unwrap();
+        assert_eq!(
+            fs_err::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o700
         );
     }
 }

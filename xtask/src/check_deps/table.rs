@@ -293,6 +293,17 @@ pub(crate) const PRODUCT: &[Crate] = &[
         ],
     ),
     row(
+        "dstack-gateway",
+        "is a role: roles never see one another, and it knows the server by the gateway's API only",
+        &[
+            "dstack-units",
+            "dstack-system",
+            "dstack-agent-api",
+            "dstack-ssh",
+            "dstack-proxy",
+        ],
+    ),
+    row(
         "dstack",
         "is a binary: it puts server and command line together, and has no agent",
         &[
@@ -319,8 +330,8 @@ pub(crate) const PRODUCT: &[Crate] = &[
     ),
     row(
         "dstack-agent",
-        "is a binary: it puts shim and runner together, and has nothing of the server",
-        &["dstack-system", "dstack-shim", "dstack-runner"],
+        "is a binary: it puts shim, runner and gateway together, and has nothing of the server",
+        &["dstack-system", "dstack-shim", "dstack-runner", "dstack-gateway"],
     ),
 ];
 

@@ -10,11 +10,11 @@ use std::path::Path;
 use dstack_system::env;
 
 use crate::error::StartError;
-use crate::files::write_atomically;
 use crate::runtime::docker::{DEFAULT_SOCKET, DOCKER};
 use crate::runtime::process::PROCESS;
 use crate::settings::{RuntimeChoice, Settings};
 use crate::store::Store;
+use dstack_system::file::write_atomically;
 
 /// Holds the name of the runtime of the last start.
 const FILE: &str = "runtime";

@@ -48,7 +48,7 @@ async fn open_tcp(port: u16, port_file: Option<&Path>) -> Result<TcpListener, St
     let port = listener.local_addr().map_err(failed)?.port();
     tracing::info!(port, "listening on 127.0.0.1");
     if let Some(path) = port_file {
-        crate::files::write_atomically(path, format!("{port}\n").as_bytes(), 0o644)
+        dstack_system::file::write_atomically(path, format!("{port}\n").as_bytes(), 0o644)
             .map_err(StartError::State)?;
     }
     Ok(listener)

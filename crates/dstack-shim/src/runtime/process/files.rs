@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{create_atomically, write_atomically};
+use dstack_system::file::{create_atomically, write_atomically};
 
 /// What the supervisor starts, and the mark of a task that is a process: it is written before anything is started.
 pub(crate) const LAUNCH_FILE: &str = "launch.json";

@@ -1,0 +1,34 @@
+//! What was counted of the requests of services, for autoscaling.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Json, Response};
+use dstack_proxy::stats::{StatsRegistry, WINDOWS};
+use dstack_units::RunId;
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use crate::state::ServiceRecord;
+
+pub(super) async fn collect(State(api): State<Arc<Api>>) -> Response {
+    let state = api.registry.state().await;
+    let of = |(project, run, service): (&str, &str, &Arc<ServiceRecord>)| {
+        let stats = windows(&api.stats, RunId::from(service.key));
+        json!({ "project_name": project, "run_name": run, "stats": stats })
+    };
+    let all: Vec<Value> = state.services().map(of).collect();
+    Json(all).into_response()
+}
+
+fn windows(stats: &StatsRegistry, run: RunId) -> Map<String, Value> {
+    let Some(snapshot) = stats.snapshot(run) else {
+        let none = |seconds: u64| (seconds.to_string(), json!({ "requests": 0, "request_time": 0.0 }));
+        return WINDOWS.into_iter().map(none).collect();
+    };
+    let window = |window: &dstack_proxy::stats::Window| {
+        let counted = json!({ "requests": window.requests, "request_time": window.request_time });
+        (window.seconds.to_string(), counted)
+    };
+    snapshot.windows.iter().map(window).collect()
+}

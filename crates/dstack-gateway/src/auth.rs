@@ -1,0 +1,126 @@
+//! Who may use a project: servers know, and are asked over the sockets that they open here. Their answers hold for a minute; while no
+//! server can be asked, who was let in during the last ten minutes still is.
+
+mod cache;
+mod servers;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dstack_system::{Locked, Random};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use cache::{Cache, Known, Slot};
+use servers::{AskError, Servers};
+
+/// What those are told who may not.
+const DENIED: &str = "Unauthenticated or unauthorized";
+/// What those are told of whom nothing is known.
+const UNKNOWN: &str = "The token cannot be checked now";
+
+/// An answer of a server holds for so long.
+const FRESH: Duration = Duration::from_secs(60);
+/// While no server can be asked, those who were let in still are for so long.
+const STALE: Duration = Duration::from_secs(600);
+/// After no server could be asked, nobody asks again about the same token for so long.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Questions at a time.
+const MOST_QUESTIONS: usize = 64;
+
+/// Whether somebody may use a project.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// He may.
+    Allowed,
+    /// He may not.
+    Denied,
+    /// Nobody knows now.
+    Unknown,
+}
+
+impl Verdict {
+    /// # Errors
+    /// With what those are answered who are not let in.
+    pub const fn admit(self) -> Result<(), (StatusCode, &'static str)> {
+        match self {
+            Self::Allowed => Ok(()),
+            Self::Denied => Err((StatusCode::FORBIDDEN, DENIED)),
+            Self::Unknown => Err((StatusCode::INTERNAL_SERVER_ERROR, UNKNOWN)),
+        }
+    }
+}
+
+/// Asks servers who may use a project.
+#[derive(Debug)]
+pub struct Auth {
+    servers: Servers,
+    cache: Locked<Cache>,
+    questions: Semaphore,
+}
+
+impl Auth {
+    /// Asks the servers whose sockets are in this directory.
+    pub fn new(sockets: PathBuf, random: Random) -> Self {
+        Self {
+            servers: Servers::new(sockets, random),
+            cache: Locked::default(),
+            questions: Semaphore::new(MOST_QUESTIONS),
+        }
+    }
+
+    /// Whether whoever sent these headers may use a project.
+    pub async fn check(&self, project: &str, headers: &HeaderMap) -> Verdict {
+        let Some(authorization) = headers.get(AUTHORIZATION).filter(|value| is_bearer(value)) else {
+            return Verdict::Denied;
+        };
+        let slot = self
+            .cache
+            .lock()
+            .slot(project, digest(authorization), Instant::now());
+        if let Some(verdict) = slot.known().fresh(Instant::now()) {
+            return verdict;
+        }
+        self.ask(&slot, project, authorization).await
+    }
+
+    /// One of those who need the same answer asks, the others wait for it.
+    async fn ask(&self, slot: &Slot, project: &str, authorization: &HeaderValue) -> Verdict {
+        let _asking = slot.asking().await;
+        let known = slot.known();
+        if let Some(verdict) = known.fresh(Instant::now()) {
+            return verdict;
+        }
+        if known.has_just_failed(Instant::now()) {
+            return known.stale(Instant::now());
+        }
+        let Ok(_turn) = self.questions.acquire().await else {
+            return Verdict::Unknown;
+        };
+        let answered = self.servers.ask(project, authorization).await;
+        let now = Instant::now();
+        match answered {
+            Ok(StatusCode::OK) => slot.note(Known::answered(true, now)),
+            Ok(StatusCode::FORBIDDEN) => slot.note(Known::answered(false, now)),
+            Ok(status) if !status.is_server_error() => {
+                tracing::warn!(%status, project, "a server answered something else to the question who may use a project");
+                Verdict::Unknown
+            }
+            Ok(status) => slot.failed(known, &format!("a server answered {status}"), now),
+            Err(AskError(problem)) => slot.failed(known, &problem, now),
+        }
+    }
+}
+
+/// Whether it is a token as users of dstack have one: other schemes no server has to be asked about.
+fn is_bearer(value: &HeaderValue) -> bool {
+    let scheme = value.as_bytes().get(..7);
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
+}
+
+fn digest(authorization: &HeaderValue) -> [u8; 32] {
+    Sha256::digest(authorization.as_bytes()).into()
+}

@@ -1,0 +1,324 @@
+//! A running gateway.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_proxy::Forwarder;
+use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_system::clock::SharedClock;
+use dstack_system::{Clock as _, Random, SystemClock, task};
+use tokio::net::TcpListener;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::api::{self, Api};
+use crate::auth::Auth;
+use crate::models::Models;
+use crate::only_one::OnlyOne;
+use crate::prompts;
+use crate::registry::{Parts, Registry};
+use crate::serve::Front;
+use crate::serve::listener::{self, Listening};
+use crate::settings::Settings;
+use crate::state::State;
+use crate::state::import::{self, ImportError};
+use crate::state::store::{Store, StoreError};
+use crate::tls::{Certificates, TlsSettings, keep_renewed};
+
+/// Where a gateway of dstack 0.22.5 keeps its state.
+const STATE_BEFORE: &str = "/home/ubuntu/dstack/state-v2.json";
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its directory cannot be used.
+    #[error("cannot use the directory {}", dir.display())]
+    Dir {
+        /// The directory.
+        dir: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Another one runs in it.
+    #[error("another gateway runs with the directory {}: end it, or give this one another --dir", .0.display())]
+    Taken(PathBuf),
+    /// What was registered is not understood.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is to be taken over is not understood.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A port cannot be listened on.
+    #[error("cannot listen at {address} ({option}); ports below 1024 need root or CAP_NET_BIND_SERVICE")]
+    Listen {
+        /// The option that names it.
+        option: &'static str,
+        /// Address and port.
+        address: SocketAddr,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There are no threads to run on.
+    #[error("cannot start threads")]
+    Threads(#[source] io::Error),
+    /// TLS cannot be spoken.
+    #[error("cannot speak TLS")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A running gateway. When it is dropped, it ends without waiting for anything.
+#[derive(Debug)]
+pub struct Gateway {
+    registry: Arc<Registry>,
+    listening: Listening,
+    api_stopping: CancellationToken,
+    addresses: Addresses,
+    renewing: Tasks,
+    // All of it ends with the gateway.
+    _serving: (Tasks, DropGuard),
+    only_one: OnlyOne,
+}
+
+/// Where it listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    /// HTTP.
+    pub http: SocketAddr,
+    /// HTTPS.
+    pub https: SocketAddr,
+    /// What servers call.
+    pub api: SocketAddr,
+}
+
+struct Listeners {
+    http: TcpListener,
+    https: TcpListener,
+    api: TcpListener,
+    addresses: Addresses,
+}
+
+impl Gateway {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        Self::start_with(settings, Arc::new(SystemClock), Random::system()).await
+    }
+
+    /// Starts it with another clock and other random numbers.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub async fn start_with(
+        settings: Settings,
+        clock: SharedClock,
+        random: Random,
+    ) -> Result<Self, StartError> {
+        let (only_one, listeners) = begin(&settings).await?;
+        let store = Store::new(&settings.dir);
+        let state = load(&store, settings.import.as_deref(), &random)?;
+        let certificates = Arc::new(Certificates::new(
+            tls(&settings),
+            Arc::clone(&clock),
+            random.clone(),
+        ));
+        let parts = Parts {
+            store,
+            certificates: Arc::clone(&certificates),
+            clock: Arc::clone(&clock),
+            random: random.clone(),
+        };
+        let registry = Arc::new(Registry::start(state, parts).await);
+        let auth = Arc::new(Auth::new(settings.server_connections.clone(), random.clone()));
+        let forwarder = Arc::new(Forwarder::new(random.clone()));
+        let stats = Arc::clone(forwarder.stats());
+        let models = Models {
+            api: ModelApi::new(
+                Arc::clone(&forwarder) as _,
+                Arc::new(NoAccounting),
+                prompts::renderer(),
+                clock,
+                random,
+            ),
+            auth: Arc::clone(&auth),
+            sites: Arc::clone(registry.sites()),
+        };
+        let addresses = listeners.addresses;
+        let front = Front {
+            sites: Arc::clone(registry.sites()),
+            forward: forwarder,
+            auth: Arc::clone(&auth),
+            models: models.clone(),
+            challenges: Arc::clone(certificates.challenges()),
+            trusted: settings.trusted_proxies.clone(),
+            https_port: settings.public_https_port.unwrap_or(addresses.https.port()),
+        };
+        let tls = certificates.server_config()?;
+        let listening = Listening::new(Arc::new(front), settings.max_connections);
+        let until_dropped = listening.until_dropped();
+        listening.listen(listeners.http, None);
+        listening.listen(listeners.https, Some(tls));
+        let api = Api {
+            registry: Arc::clone(&registry),
+            auth,
+            models,
+            stats,
+        };
+        let api_stopping = CancellationToken::new();
+        let serving = serve_api(listeners.api, Arc::new(api), api_stopping.clone());
+        let (kept, of) = (Arc::clone(&certificates), Arc::clone(&registry));
+        let renewing = task::spawn_restarted("renewal of certificates", move || {
+            keep_renewed(Arc::clone(&kept), Arc::clone(&of))
+        });
+        tracing::info!(http = %addresses.http, https = %addresses.https, api = %addresses.api, "the gateway serves");
+        Ok(Self {
+            registry,
+            listening,
+            api_stopping,
+            addresses,
+            renewing: Tasks(vec![renewing]),
+            _serving: (Tasks(vec![serving]), until_dropped),
+            only_one,
+        })
+    }
+
+    /// Where it listens.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// What is registered.
+    pub const fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Accepts no connections any more, and waits for the requests under way, at most for so long. Another gateway may begin with the
+    /// same directory at once.
+    pub async fn stop(self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        self.api_stopping.cancel();
+        drop(self.renewing);
+        // Whoever takes over may begin, and nothing is written here any more.
+        self.registry.freeze().await;
+        drop(self.only_one);
+        self.listening.stop(limit).await;
+        // Connections that have become WebSockets are none of HTTP any more.
+        for replica in self.registry.replicas().await {
+            let _ = timeout_at(deadline, replica.idle()).await;
+        }
+    }
+}
+
+/// Ends them when it is dropped.
+#[derive(Debug)]
+struct Tasks(Vec<tokio::task::JoinHandle<Option<()>>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// The directory and the ports. Whoever takes over listens before the one before does not any more: connections wait for a moment,
+/// and none is refused.
+async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> {
+    if settings.take_over {
+        let listeners = Listeners::open(settings)?;
+        return Ok((OnlyOne::take_over(&settings.dir).await?, listeners));
+    }
+    let only_one = OnlyOne::new(&settings.dir)?;
+    Ok((only_one, Listeners::open(settings)?))
+}
+
+fn tls(settings: &Settings) -> TlsSettings {
+    TlsSettings {
+        dir: settings.dir.clone(),
+        certbot: settings.certbot.clone(),
+        authority: settings.acme_server.clone(),
+        authority_root: settings.acme_root.clone(),
+    }
+}
+
+/// What was registered here, or else at a gateway of dstack 0.22.5.
+fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, StartError> {
+    if let Some(state) = store.load()? {
+        return Ok(state);
+    }
+    let now = SystemClock.now().to_jiff().as_second();
+    let found = import::import(named.unwrap_or(Path::new(STATE_BEFORE)), now, random);
+    let imported = match found {
+        Ok(imported) => imported,
+        Err(ImportError::Missing(_)) if named.is_none() => return Ok(State::default()),
+        Err(error) if named.is_none() => {
+            // Not written in one step there: better to serve what the server registers than nothing.
+            let error = dstack_system::chain(&error).to_string();
+            tracing::error!(error, "nothing is taken over of the gateway before");
+            return Ok(State::default());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for problem in &imported.left_out {
+        tracing::warn!(problem, "something is not taken over of the gateway before");
+    }
+    let services = imported.state.services().count();
+    tracing::info!(
+        services,
+        "what was registered at the gateway before is taken over"
+    );
+    store.save(&imported.state)?;
+    Ok(imported.state)
+}
+
+impl Listeners {
+    fn open(settings: &Settings) -> Result<Self, StartError> {
+        let shared = settings.take_over;
+        let (http, at_http) = open("--http", settings.http, shared)?;
+        let (https, at_https) = open("--https", settings.https, shared)?;
+        let (api, at_api) = open("--api", settings.api, shared)?;
+        Ok(Self {
+            http,
+            https,
+            api,
+            addresses: Addresses {
+                http: at_http,
+                https: at_https,
+                api: at_api,
+            },
+        })
+    }
+}
+
+fn open(
+    option: &'static str,
+    address: SocketAddr,
+    shared: bool,
+) -> Result<(TcpListener, SocketAddr), StartError> {
+    let opened = listener::bind(address, shared);
+    let opened = opened.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (at, listener) = opened.map_err(|source| StartError::Listen {
+        option,
+        address,
+        source,
+    })?;
+    Ok((listener, at))
+}
+
+fn serve_api(
+    listener: TcpListener,
+    api: Arc<Api>,
+    stopping: CancellationToken,
+) -> tokio::task::JoinHandle<Option<()>> {
+    task::spawn("API of the gateway", async move {
+        let serving = axum::serve(listener, api::router(api));
+        let serving = serving.with_graceful_shutdown(async move { stopping.cancelled().await });
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the API of the gateway is not served any more");
+        }
+    })
+}

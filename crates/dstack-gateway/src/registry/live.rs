@@ -1,0 +1,292 @@
+//! What runs of what is registered: links to replicas, what clients have used of their limits, and the sites.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_proxy::rate_limit::{Key, RateLimit, RateLimits};
+use dstack_proxy::{ChatFormat, Model, Paths, Replica, Routes, Service};
+use dstack_system::{Locked, Random, task};
+use dstack_units::{JobId, RunId};
+use http::HeaderName;
+use uuid::Uuid;
+
+use crate::replicas::{Chain, Link, Reconnects};
+use crate::sites::{ModelsSite, ServiceSite, Site, Sites};
+use crate::state::{ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, State};
+
+/// After its replica is unregistered a link lives until the requests under way are answered, at most for so long.
+const DRAIN_LIMIT: Duration = Duration::from_secs(600);
+
+/// What runs.
+#[derive(Debug)]
+pub(super) struct Live {
+    services: HashMap<Uuid, LiveService>,
+    routes: Routes,
+    random: Random,
+    reconnects: Reconnects,
+}
+
+#[derive(Debug)]
+struct LiveService {
+    record: Arc<ServiceRecord>,
+    site: Arc<ServiceSite>,
+    replicas: Vec<LiveReplica>,
+}
+
+#[derive(Debug, Clone)]
+struct LiveReplica {
+    record: ReplicaRecord,
+    replica: Arc<Replica>,
+    link: Arc<Link>,
+}
+
+/// Replicas that are out of the sites.
+#[must_use]
+pub(super) struct Retired(Vec<LiveReplica>);
+
+impl Retired {
+    /// They get no more requests, and their links end once those under way are answered. Called when the sites are without them.
+    pub(super) fn end(self) {
+        for live in self.0 {
+            live.replica.retire();
+            task::spawn("replica that gets no requests any more", async move {
+                let _ = tokio::time::timeout(DRAIN_LIMIT, live.replica.idle()).await;
+                live.link.end();
+            });
+        }
+    }
+}
+
+/// A link that was opened before its replica is registered.
+pub(super) struct Opened {
+    pub(super) job: String,
+    pub(super) link: Link,
+}
+
+impl Live {
+    pub(super) fn new(random: Random) -> Self {
+        Self {
+            services: HashMap::new(),
+            routes: Routes::default(),
+            reconnects: Reconnects::new(random.clone()),
+            random,
+        }
+    }
+
+    pub(super) const fn reconnects(&self) -> &Reconnects {
+        &self.reconnects
+    }
+
+    /// How many replicas there are, and to how many of them there is a connection.
+    pub(super) fn links(&self) -> (usize, usize) {
+        let all = self.services.values().flat_map(|service| &service.replicas);
+        all.fold((0, 0), |(count, live), replica| {
+            (count + 1, live + usize::from(replica.link.is_live()))
+        })
+    }
+
+    /// All replicas.
+    pub(super) fn replicas(&self) -> Vec<Arc<Replica>> {
+        let all = self.services.values().flat_map(|service| &service.replicas);
+        all.map(|replica| Arc::clone(&replica.replica)).collect()
+    }
+
+    /// The replica of a job of a service.
+    pub(super) fn replica(&self, service: Uuid, job: &str) -> Option<Arc<Replica>> {
+        let replicas = &self.services.get(&service)?.replicas;
+        let found = replicas.iter().find(|replica| replica.record.job_id == job)?;
+        Some(Arc::clone(&found.replica))
+    }
+
+    /// Makes what runs follow what is registered. Returns the sites of that, and what is not in them any more.
+    pub(super) async fn follow(&mut self, state: &State, mut opened: Option<Opened>) -> (Sites, Retired) {
+        let mut retired = Vec::new();
+        let mut before = std::mem::take(&mut self.services);
+        for (project, run, record) in state.services() {
+            let old = before.remove(&record.key);
+            let service = match old {
+                Some(old) if Arc::ptr_eq(&old.record, record) => old,
+                old => {
+                    let key = &state
+                        .projects
+                        .get(project)
+                        .map(|found| found.ssh_private_key.clone());
+                    let key = key.clone().unwrap_or_default();
+                    let names = Names { project, run };
+                    let next = self
+                        .service(names, record, &key, old, (&mut opened, &mut retired))
+                        .await;
+                    self.routes = std::mem::take(&mut self.routes).with(next.site.service.clone());
+                    next
+                }
+            };
+            self.services.insert(record.key, service);
+        }
+        for (_, gone) in before {
+            self.routes = std::mem::take(&mut self.routes).without(gone.site.service.run_id);
+            retired.extend(gone.replicas);
+        }
+        (self.sites(state), Retired(retired))
+    }
+
+    fn sites(&self, state: &State) -> Sites {
+        let services = self.services.values().map(|service| {
+            let site = Site::Service(Arc::clone(&service.site));
+            (service.record.domain.clone(), site)
+        });
+        let models = state.entrypoints().map(|(project, entrypoint)| {
+            let site = ModelsSite {
+                project: project.to_owned(),
+                https: entrypoint.https,
+            };
+            (entrypoint.domain.clone(), Site::Models(Arc::new(site)))
+        });
+        // An imported file may name a host twice: of the two, the service answers.
+        Sites::new(models.chain(services), self.routes.clone())
+    }
+
+    async fn service(
+        &self,
+        names: Names<'_>,
+        record: &Arc<ServiceRecord>,
+        key: &dstack_system::Secret,
+        old: Option<LiveService>,
+        (opened, retired): (&mut Option<Opened>, &mut Vec<LiveReplica>),
+    ) -> LiveService {
+        let (mut kept, limits) = match old {
+            Some(old) => (old.replicas, of_same_limits(&old.record, record, &old.site)),
+            None => (Vec::new(), None),
+        };
+        let mut replicas = Vec::new();
+        for replica in &record.replicas {
+            let same = kept.iter().position(|live| live.record == *replica);
+            let live = match same {
+                Some(place) => Some(kept.swap_remove(place)),
+                None => self.replica_of(&names, replica, key, opened).await,
+            };
+            replicas.extend(live);
+        }
+        retired.extend(kept);
+        let limits = limits.unwrap_or_else(|| Arc::new(Locked::new(rate_limits(&record.rate_limits))));
+        let services = replicas.iter().map(|live| Arc::clone(&live.replica)).collect();
+        LiveService {
+            record: Arc::clone(record),
+            site: Arc::new(site(&names, record, limits, services)),
+            replicas,
+        }
+    }
+
+    async fn replica_of(
+        &self,
+        names: &Names<'_>,
+        record: &ReplicaRecord,
+        key: &dstack_system::Secret,
+        opened: &mut Option<Opened>,
+    ) -> Option<LiveReplica> {
+        let link = match opened.take_if(|opened| opened.job == record.job_id) {
+            Some(opened) => opened.link,
+            None => {
+                let name = format!("{}/{} {}", names.project, names.run, record.job_id);
+                match Chain::of(record, key).await {
+                    Ok(chain) => Link::new(name, record.app_port, chain, None, self.reconnects.clone()),
+                    Err(error) => {
+                        let error = dstack_system::chain(&error).to_string();
+                        tracing::error!(replica = name, error, "a replica gets no requests");
+                        return None;
+                    }
+                }
+            }
+        };
+        let link = Arc::new(link);
+        let id = record
+            .job_id
+            .parse::<Uuid>()
+            .unwrap_or_else(|_| self.random.uuid());
+        Some(LiveReplica {
+            record: record.clone(),
+            replica: Arc::new(Replica::new(JobId::from(id), Arc::clone(&link) as _)),
+            link,
+        })
+    }
+}
+
+/// Names of a service's project and run.
+struct Names<'n> {
+    project: &'n str,
+    run: &'n str,
+}
+
+/// What clients have used of limits that stay as they are.
+fn of_same_limits(
+    old: &ServiceRecord,
+    new: &ServiceRecord,
+    site: &ServiceSite,
+) -> Option<Arc<Locked<RateLimits>>> {
+    (old.rate_limits == new.rate_limits).then(|| Arc::clone(&site.limits))
+}
+
+fn site(
+    names: &Names<'_>,
+    record: &ServiceRecord,
+    limits: Arc<Locked<RateLimits>>,
+    replicas: Vec<Arc<Replica>>,
+) -> ServiceSite {
+    let service = Service {
+        run_id: RunId::from(record.key),
+        project: names.project.to_owned(),
+        run: names.run.to_owned(),
+        created: record.created,
+        auth: record.auth,
+        strip_prefix: record.strip_prefix,
+        paths: match record.has_router_replica {
+            true => Paths::OfRouter,
+            false => Paths::All,
+        },
+        read_timeout: Duration::from_secs(record.read_timeout.max(1)),
+        model: record.model.as_ref().map(model),
+        replicas,
+    };
+    ServiceSite {
+        https: record.https,
+        any_origin: record.allows_any_origin(),
+        max_body: (record.client_max_body_size > 0).then_some(record.client_max_body_size),
+        limits,
+        service,
+    }
+}
+
+fn model(record: &ModelRecord) -> Model {
+    let format = match &record.format {
+        ModelFormat::Openai { prefix } => ChatFormat::OpenAi {
+            prefix: prefix.clone(),
+        },
+        ModelFormat::Tgi {
+            chat_template,
+            eos_token,
+        } => ChatFormat::Tgi {
+            chat_template: chat_template.clone(),
+            eos_token: eos_token.clone(),
+        },
+    };
+    Model {
+        name: record.name.clone(),
+        format,
+    }
+}
+
+fn rate_limits(records: &[RateLimitRecord]) -> RateLimits {
+    let limit = |record: &RateLimitRecord| {
+        Some(RateLimit {
+            prefix: record.prefix.clone(),
+            key: match &record.key {
+                RateKey::IpAddress => Key::Address,
+                // Checked at registration.
+                RateKey::Header { header } => Key::Header(header.parse::<HeaderName>().ok()?),
+            },
+            rps: record.rps,
+            burst: record.burst,
+        })
+    };
+    RateLimits::new(records.iter().filter_map(limit))
+}

@@ -1,0 +1,74 @@
+//! Listens, and answers by host name.
+//!
+//! * [`listener`] — accepts connections, with and without TLS; `connection` speaks HTTP on one.
+//! * `request` — which site a request is for; `service` — the checks before a service, in nginx's order.
+//! * `head` — what a request says of itself; `path` — paths as checks see them.
+
+mod connection;
+mod head;
+pub mod listener;
+mod origin;
+mod path;
+mod request;
+mod service;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use dstack_proxy::{Client, Forward, Scheme, Service};
+use ipnet::IpNet;
+
+use crate::auth::Auth;
+use crate::models::Models;
+use crate::sites::Sites;
+use crate::tls::Challenges;
+
+/// What requests are answered with.
+#[derive(Debug)]
+pub struct Front {
+    /// What answers at which host name.
+    pub sites: Arc<ArcSwap<Sites>>,
+    /// Passes requests on.
+    pub forward: Arc<dyn Forward>,
+    /// Who may ask.
+    pub auth: Arc<Auth>,
+    /// Models of services.
+    pub models: Models,
+    /// What certificate authorities ask for.
+    pub challenges: Arc<Challenges>,
+    /// Proxies whose word on their clients is believed.
+    pub trusted: Vec<IpNet>,
+    /// Where TLS is spoken, as clients know it.
+    pub https_port: u16,
+}
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer {
+    /// Its address.
+    pub address: IpAddr,
+    /// How it speaks.
+    pub scheme: Scheme,
+}
+
+impl Front {
+    /// A service as it is now.
+    fn present(&self, service: &Service) -> Option<Arc<Service>> {
+        let sites = self.sites.load();
+        sites.routes.service(&service.project, &service.run).cloned()
+    }
+
+    fn client(&self, peer: Peer) -> Client {
+        let address = peer.address.to_canonical();
+        Client {
+            address,
+            scheme: peer.scheme,
+            trusted: self.trusts(address),
+        }
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(&address))
+    }
+}
