@@ -72,7 +72,7 @@ async fn call(
     let answer = state
         .services
         .models()
-        .answer(&state.services.routes(), call)
+        .answer(&|| state.services.routes(), call)
         .await;
     answer.map(Body::new)
 }

@@ -299,7 +299,11 @@ async fn who_asks_is_looked_up_as_calls_of_the_api_are() {
         ..Limits::default()
     };
     let server = TestServer::new().limits(limits).start().await;
-    let paths = ["/proxy/services/main/web/", "/proxy/models/main/models", "/metrics"];
+    let paths = [
+        "/proxy/services/main/web/",
+        "/proxy/models/main/models",
+        "/metrics",
+    ];
     let enter = |route| server.state.edge.overload.enter(&route).unwrap();
     let places = [enter(routes::RunsList::ROUTE), enter(routes::RunsGetPlan::ROUTE)];
     for path in paths {
