@@ -40,7 +40,9 @@ struct State {
     /// What the present attempt has been given, or still gets, of what was read before it.
     kept: VecDeque<Bytes>,
     kept_bytes: usize,
-    /// What is read is kept.
+    /// The piece of `kept` that the present attempt gets next.
+    next: usize,
+    /// What is read is kept, and what was given as well.
     keeps: bool,
     /// What was read is all in `kept`.
     whole: bool,
@@ -72,6 +74,7 @@ impl Source {
             end: End::NotYet,
             kept: VecDeque::new(),
             kept_bytes: 0,
+            next: 0,
             keeps: true,
             whole: true,
             attempt: 0,
@@ -85,10 +88,10 @@ impl Source {
         let mut state = self.0.lock();
         state.attempt += 1;
         state.progress = Instant::now();
+        state.next = 0;
         RequestBody(Some(Reader {
             source: Arc::clone(self),
             attempt: state.attempt,
-            next: 0,
         }))
     }
 
@@ -98,9 +101,16 @@ impl Source {
         state.whole && matches!(state.end, End::NotYet | End::Complete)
     }
 
-    /// It is not going to be sent again.
+    /// It is not going to be sent again: what was given is forgotten.
     fn keep_no_more(&self) {
-        self.0.lock().keeps = false;
+        let mut state = self.0.lock();
+        let given = state.next;
+        state.keeps = false;
+        state.next = 0;
+        state.kept.drain(..given);
+        if state.kept.is_empty() {
+            state.kept = VecDeque::new();
+        }
     }
 
     /// Reads no more of it: the client is told so, and the connection to the replica is closed, unless it was complete.
@@ -125,32 +135,29 @@ impl State {
         self.body.take()
     }
 
-    fn poll_piece(
-        &mut self,
-        next: &mut usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(piece) = self.kept.get(*next) {
-            *next += 1;
-            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
-        }
+    /// The next of the pieces that were read before.
+    fn kept_piece(&mut self) -> Option<Bytes> {
         if !self.keeps {
-            self.kept = VecDeque::new();
-            *next = 0;
+            return self.kept.pop_front();
+        }
+        let piece = self.kept.get(self.next)?.clone();
+        self.next += 1;
+        Some(piece)
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(piece) = self.kept_piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         match self.end {
-            End::NotYet => self.poll_client(next, cx),
+            End::NotYet => self.poll_client(cx),
             End::Complete => Poll::Ready(None),
             End::Broken => Poll::Ready(Some(Err(Cut::Broken.into()))),
             End::Unwanted => Poll::Ready(Some(Err(Cut::Answered.into()))),
         }
     }
 
-    fn poll_client(
-        &mut self,
-        next: &mut usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
@@ -163,7 +170,7 @@ impl State {
                 if body.is_end_stream() {
                     self.finish(End::Complete);
                 }
-                self.note(&frame, next);
+                self.note(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
@@ -178,7 +185,7 @@ impl State {
     }
 
     /// Keeps a piece, or forgets all if it is too much.
-    fn note(&mut self, frame: &Frame<Bytes>, next: &mut usize) {
+    fn note(&mut self, frame: &Frame<Bytes>) {
         let Some(data) = frame.data_ref() else {
             // Trailers come last and with a body that ended: it is not worth keeping them.
             self.whole = false;
@@ -187,12 +194,12 @@ impl State {
         if self.keeps && self.kept_bytes + data.len() <= MAX_REPLAY && self.kept.len() < MAX_PIECES {
             self.kept_bytes += data.len();
             self.kept.push_back(data.clone());
-            *next += 1;
+            self.next += 1;
         } else {
             self.whole = false;
             self.keeps = false;
             self.kept = VecDeque::new();
-            *next = 0;
+            self.next = 0;
         }
     }
 }
@@ -290,8 +297,6 @@ pub(crate) struct RequestBody(Option<Reader>);
 struct Reader {
     source: Arc<Source>,
     attempt: usize,
-    /// The piece of what was kept that comes next.
-    next: usize,
 }
 
 impl Body for RequestBody {
@@ -302,17 +307,12 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(Reader {
-            source,
-            attempt,
-            next,
-        }) = &mut self.0
-        else {
+        let Some(Reader { source, attempt }) = &mut self.0 else {
             return Poll::Ready(None);
         };
         let mut state = source.0.lock();
         match state.attempt == *attempt {
-            true => state.poll_piece(next, cx),
+            true => state.poll_piece(cx),
             false => Poll::Ready(Some(Err(Cut::Superseded.into()))),
         }
     }
@@ -320,7 +320,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         self.0.as_ref().is_none_or(|reader| {
             let state = reader.source.0.lock();
-            state.end == End::Complete && reader.next >= state.kept.len()
+            state.end == End::Complete && state.attempt == reader.attempt && state.next >= state.kept.len()
         })
     }
 }
@@ -369,6 +369,17 @@ mod tests {
             let sent = body.attempt().collect().await.unwrap().to_bytes();
             assert_eq!((sent.len(), body.is_whole()), (given.len(), whole));
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_kept_goes_when_it_is_not_sent_again() {
+        let given = Bytes::from(vec![1; 100]);
+        let frame = Ok::<_, BoxError>(Frame::data(given.clone()));
+        let body = Sendable::new(StreamBody::new(stream::iter([frame])).boxed_unsync());
+        drop(body.attempt().collect().await.unwrap());
+        assert!(!given.is_unique(), "it could be sent again");
+        let sent = body.settle();
+        assert!(given.is_unique() && sent.is_complete());
     }
 
     #[tokio::test]
