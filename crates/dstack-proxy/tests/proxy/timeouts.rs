@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dstack_proxy::body::{empty, full};
-use dstack_proxy::replica::Standing;
+use dstack_proxy::replica::{PoolSettings, Standing};
 use dstack_proxy::{Forward, Forwarder};
 use dstack_system::task;
 use http_body_util::BodyExt;
@@ -29,10 +29,10 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_does_not_answer_is_given_up_after_the_read_timeout() {
+    let (read, what_was_read) = tokio::sync::oneshot::channel();
     let service = peer(|mut stream| async move {
         read_head(&mut stream).await;
-        // It is told that nobody waits any more.
-        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        read.send(stream.read(&mut [0; 1]).await.unwrap()).unwrap();
     });
     let started = Instant::now();
     let answer = Forwarder::default().forward(&service, get("/")).await;
@@ -46,6 +46,38 @@ async fn a_replica_that_does_not_answer_is_given_up_after_the_read_timeout() {
         "it may be slow only"
     );
     service.replicas[0].idle().await;
+    assert_eq!(
+        what_was_read.await.unwrap(),
+        0,
+        "it is told that nobody waits any more"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_may_be_as_long_as_can_be_written() {
+    let (replica, mut connections) = memory();
+    task::spawn("peer", async move {
+        let mut stream = connections.recv().await.unwrap();
+        while !read_head(&mut stream).await.is_empty() {
+            sleep(READ_TIMEOUT).await;
+            let head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\na";
+            stream.write_all(head).await.unwrap();
+            sleep(READ_TIMEOUT).await;
+            stream.write_all(b"b").await.unwrap();
+        }
+    });
+    let replica = replica.with_pool(PoolSettings {
+        connect_timeout: Duration::MAX,
+        idle_limit: Duration::MAX,
+        idle_limit_once: Duration::MAX,
+        ..PoolSettings::default()
+    });
+    let service = service([replica], Duration::MAX);
+    let forwarder = Forwarder::default();
+    for method in ["GET", "POST"] {
+        let answer = forwarder.forward(&service, request(method, "/", empty())).await;
+        assert_eq!(whole(answer.into_body()).await.unwrap(), "ab");
+    }
 }
 
 #[tokio::test(start_paused = true)]
