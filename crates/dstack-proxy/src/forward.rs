@@ -56,10 +56,13 @@ pub struct NotReceived;
 /// | status | when |
 /// |---|---|
 /// | 400, 405, 501 | it is not clear where the request ends or whom it is for, or it is `CONNECT` |
-/// | 408 | the client is silent in the middle of its request for as long as a replica may be |
+/// | 408 | the client is silent in the middle of its request for as long as a replica may be, or has let the replica wait for more than a minute, and less than 1 KiB has come per second of that |
 /// | 502 | no replica can be reached, or what came was no answer |
 /// | 503 | there is no replica, or as many requests are under way as the [`Limits`] allow |
 /// | 504 | the replica is silent for too long |
+///
+/// A client that does not take its answer keeps the request under way, however long: nobody asks for the next piece then. What
+/// bounds that are the [`Limits`], and the server's time limits for writing.
 ///
 /// An answer that breaks, or whose replica is silent for too long, breaks for the client as well.
 ///

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dstack_system::Locked;
@@ -19,6 +20,11 @@ pub(crate) const MAX_REPLAY: usize = 64 * 1024;
 /// Most pieces that are kept: tiny ones take more memory than they hold.
 const MAX_PIECES: usize = 256;
 
+/// So long a client may make a replica wait in any way. After that it is too slow below [`SLOWEST`].
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes per second, on average of the time in which the replica waited for the client.
+const SLOWEST: u64 = 1024;
+
 /// Why a body is not read on.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
@@ -26,6 +32,8 @@ enum Cut {
     Superseded,
     #[error("the client's request has broken off")]
     Broken,
+    #[error("the client sends its request too slowly")]
+    Slow,
     #[error("the replica has answered before the request was complete")]
     Answered,
 }
@@ -51,6 +59,38 @@ struct State {
     progress: Instant,
     /// The replica has taken all that the client has sent, and waits for more.
     waits: Option<Waker>,
+    pace: Pace,
+    /// The answer has begun: the request may be as slow as it likes, since it may depend on what is answered.
+    settled: bool,
+}
+
+/// How fast a client sends.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes: u64,
+    /// Time in which it was waited for.
+    waited: Duration,
+    since: Option<Instant>,
+}
+
+impl Pace {
+    fn waits(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    fn took(&mut self, bytes: usize, now: Instant) {
+        let waited = self
+            .since
+            .take()
+            .map(|since| now.saturating_duration_since(since));
+        self.waited += waited.unwrap_or_default();
+        self.bytes += bytes as u64;
+    }
+
+    const fn is_too_slow(&self) -> bool {
+        let seconds = self.waited.as_secs();
+        seconds >= PATIENCE.as_secs() && self.bytes < seconds.saturating_mul(SLOWEST)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +98,7 @@ enum End {
     NotYet,
     Complete,
     Broken,
+    Slow,
     Unwanted,
 }
 
@@ -80,6 +121,8 @@ impl Source {
             attempt: 0,
             progress: Instant::now(),
             waits: None,
+            pace: Pace::default(),
+            settled: false,
         })))
     }
 
@@ -105,6 +148,7 @@ impl Source {
     fn keep_no_more(&self) {
         let mut state = self.0.lock();
         let given = state.next;
+        state.settled = true;
         state.keeps = false;
         state.next = 0;
         state.kept.drain(..given);
@@ -153,6 +197,7 @@ impl State {
             End::NotYet => self.poll_client(cx),
             End::Complete => Poll::Ready(None),
             End::Broken => Poll::Ready(Some(Err(Cut::Broken.into()))),
+            End::Slow => Poll::Ready(Some(Err(Cut::Slow.into()))),
             End::Unwanted => Poll::Ready(Some(Err(Cut::Answered.into()))),
         }
     }
@@ -163,10 +208,19 @@ impl State {
         };
         let polled = Pin::new(&mut *body).poll_frame(cx);
         self.waits = polled.is_pending().then(|| cx.waker().clone());
-        let frame = ready!(polled);
-        self.progress = Instant::now();
+        let now = Instant::now();
+        let Poll::Ready(frame) = polled else {
+            self.pace.waits(now);
+            return Poll::Pending;
+        };
+        self.progress = now;
         match frame {
             Some(Ok(frame)) => {
+                self.pace.took(frame.data_ref().map_or(0, Bytes::len), now);
+                if self.pace.is_too_slow() && !self.settled {
+                    self.finish(End::Slow);
+                    return Poll::Ready(Some(Err(Cut::Slow.into())));
+                }
                 if body.is_end_stream() {
                     self.finish(End::Complete);
                 }
@@ -249,9 +303,16 @@ impl Sendable {
 
     /// The client's request has broken off.
     pub(crate) fn is_broken(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|source| source.0.lock().end == End::Broken)
+        self.has_ended(End::Broken)
+    }
+
+    /// The client sends its request too slowly.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.has_ended(End::Slow)
+    }
+
+    fn has_ended(&self, end: End) -> bool {
+        self.0.as_ref().is_some_and(|source| source.0.lock().end == end)
     }
 }
 

@@ -125,6 +125,9 @@ fn failure(
     if outgoing.body.is_broken() {
         return Failure::ClientBroken;
     }
+    if outgoing.body.is_slow() {
+        return Failure::ClientSilent;
+    }
     if let Some(request) = not_sent {
         outgoing.take_back(request);
         return match reused {

@@ -14,6 +14,15 @@ use crate::harness::*;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// As much as a client has to send in nearly a minute.
+const KIB_PER_SECOND: &str = {
+    const BYTES: [u8; 60 * 1024] = [b'x'; 60 * 1024];
+    match std::str::from_utf8(&BYTES) {
+        Ok(text) => text,
+        Err(_) => panic!("it is ASCII"),
+    }
+};
+
 /// A service with one replica, of whose first connection the peer takes care.
 fn peer<F>(serve: impl FnOnce(DuplexStream) -> F + Send + 'static) -> dstack_proxy::Service
 where
@@ -147,13 +156,36 @@ async fn a_request_may_take_as_long_as_it_likes_and_its_answer_has_time_after_it
     task::spawn("client", async move {
         for _ in 0..5 {
             sleep(READ_TIMEOUT - Duration::from_secs(1)).await;
-            pieces.send("piece").await.unwrap();
+            pieces.send(KIB_PER_SECOND).await.unwrap();
         }
     });
     let answer = Forwarder::default()
         .forward(&service, request("POST", "/", body))
         .await;
     assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_trickles_its_request_is_told_so_after_a_minute() {
+    let service = peer(|mut stream| async move {
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    });
+    let (pieces, body) = piecewise();
+    task::spawn("client", async move {
+        while pieces.send("piece").await.is_ok() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let started = Instant::now();
+    let answer = Forwarder::default()
+        .forward(&service, request("POST", "/", body))
+        .await;
+    assert_eq!((answer.status().as_u16(), started.elapsed().as_secs()), (408, 60));
+    assert!(
+        matches!(service.replicas[0].standing(), Standing::Up),
+        "it has done nothing wrong"
+    );
+    service.replicas[0].idle().await;
 }
 
 #[tokio::test(start_paused = true)]
