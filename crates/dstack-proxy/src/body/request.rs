@@ -217,12 +217,11 @@ impl State {
         match frame {
             Some(Ok(frame)) => {
                 self.pace.took(frame.data_ref().map_or(0, Bytes::len), now);
-                if self.pace.is_too_slow() && !self.settled {
-                    self.finish(End::Slow);
-                    return Poll::Ready(Some(Err(Cut::Slow.into())));
-                }
                 if body.is_end_stream() {
                     self.finish(End::Complete);
+                } else if self.pace.is_too_slow() && !self.settled {
+                    self.finish(End::Slow);
+                    return Poll::Ready(Some(Err(Cut::Slow.into())));
                 }
                 self.note(&frame);
                 Poll::Ready(Some(Ok(frame)))

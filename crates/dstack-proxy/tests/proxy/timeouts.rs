@@ -15,13 +15,9 @@ use crate::harness::*;
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// As much as a client has to send in nearly a minute.
-const KIB_PER_SECOND: &str = {
-    const BYTES: [u8; 60 * 1024] = [b'x'; 60 * 1024];
-    match std::str::from_utf8(&BYTES) {
-        Ok(text) => text,
-        Err(_) => panic!("it is ASCII"),
-    }
-};
+fn a_minute_of_bytes() -> &'static str {
+    "x".repeat(60 * 1024).leak()
+}
 
 /// A service with one replica, of whose first connection the peer takes care.
 fn peer<F>(serve: impl FnOnce(DuplexStream) -> F + Send + 'static) -> dstack_proxy::Service
@@ -156,7 +152,7 @@ async fn a_request_may_take_as_long_as_it_likes_and_its_answer_has_time_after_it
     task::spawn("client", async move {
         for _ in 0..5 {
             sleep(READ_TIMEOUT - Duration::from_secs(1)).await;
-            pieces.send(KIB_PER_SECOND).await.unwrap();
+            pieces.send(a_minute_of_bytes()).await.unwrap();
         }
     });
     let answer = Forwarder::default()
@@ -186,6 +182,33 @@ async fn a_client_that_trickles_its_request_is_told_so_after_a_minute() {
         "it has done nothing wrong"
     );
     service.replicas[0].idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_be_slow_once_it_is_answered() {
+    let service = peer(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.read_exact(&mut [0; 5]).await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await
+            .unwrap();
+        while stream.read_u8().await.is_ok() {}
+    });
+    let (pieces, body) = piecewise();
+    let client = task::spawn("client", async move {
+        for _ in 0..100 {
+            pieces.send("piece").await.unwrap();
+            sleep(Duration::from_secs(2)).await;
+        }
+    });
+    let answer = Forwarder::default()
+        .forward(&service, request("POST", "/", body))
+        .await;
+    assert_eq!(answer.status(), 200);
+    let reading = task::spawn("reader", whole(answer.into_body()));
+    client.await.unwrap().unwrap();
+    drop(reading);
 }
 
 #[tokio::test(start_paused = true)]
