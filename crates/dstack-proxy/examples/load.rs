@@ -99,6 +99,7 @@ async fn proxy(replica: SocketAddr) -> SocketAddr {
         created: 0,
         auth: false,
         strip_prefix: true,
+        shares_origin: false,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

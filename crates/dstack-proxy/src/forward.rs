@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_system::Random;
+use http::header::RETRY_AFTER;
 use http::response::Parts;
-use http::{Request, Response, StatusCode, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
@@ -26,6 +27,7 @@ use tries::Tries;
 use tunnel::Tunnel;
 
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
+use crate::limits::{Left, Limits, Permit};
 use crate::replica::{Sender, Visit};
 use crate::routes::Service;
 use crate::stats::{Record, StatsRegistry};
@@ -54,10 +56,13 @@ pub struct NotReceived;
 /// | status | when |
 /// |---|---|
 /// | 400, 405, 501 | it is not clear where the request ends or whom it is for, or it is `CONNECT` |
-/// | 408 | the client is silent in the middle of its request for as long as a replica may be |
+/// | 408 | the client is silent in the middle of its request for as long as a replica may be, or has let the replica wait for more than a minute, and less than 1 KiB has come per second of that |
 /// | 502 | no replica can be reached, or what came was no answer |
-/// | 503 | there is no replica |
+/// | 503 | there is no replica, or as many requests are under way as the [`Limits`] allow |
 /// | 504 | the replica is silent for too long |
+///
+/// A client that does not take its answer keeps the request under way, however long: nobody asks for the next piece then. What
+/// bounds that are the [`Limits`], and the server's time limits for writing.
 ///
 /// An answer that breaks, or whose replica is silent for too long, breaks for the client as well.
 ///
@@ -66,6 +71,7 @@ pub struct NotReceived;
 pub struct Forwarder {
     random: Random,
     stats: Arc<StatsRegistry>,
+    left: Left,
 }
 
 impl Default for Forwarder {
@@ -75,12 +81,20 @@ impl Default for Forwarder {
 }
 
 impl Forwarder {
-    /// Chooses replicas by these random numbers.
+    /// Chooses replicas by these random numbers. As many requests as come may be under way.
     pub fn new(random: Random) -> Self {
         Self {
             random,
             stats: Arc::default(),
+            left: Left::of(Limits::default()),
         }
+    }
+
+    /// No more requests than this are under way at once.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.left = Left::of(limits);
+        self
     }
 
     /// What is counted of the requests of each service.
@@ -135,7 +149,10 @@ impl Forward for Forwarder {
             Ok(outgoing) => outgoing,
             Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
         };
-        let mut record = self.stats.begin(service.run_id, started);
+        let record = self.stats.begin(service.run_id, started);
+        let Some(permit) = self.left.take(outgoing.upgrade.is_some()) else {
+            return refuse(TOO_MANY.not_received(), record, outgoing);
+        };
         match self.answered(service, &mut outgoing).await {
             Ok(((response, sender), visit)) => {
                 let (head, body) = response.into_parts();
@@ -145,16 +162,19 @@ impl Forward for Forwarder {
                     sender,
                     visit,
                     record,
+                    permit,
                 };
-                answer.pass_on(outgoing, service.read_timeout)
+                answer.pass_on(outgoing, service)
             }
-            Err(refused) => {
-                record.answered(refused.status);
-                drop(outgoing.body.settle()); // the rest of it is of no use
-                refused.response()
-            }
+            Err(refused) => refuse(refused, record, outgoing),
         }
     }
+}
+
+fn refuse(refused: Refusal, mut record: Record, outgoing: Outgoing) -> Response<ProxyBody> {
+    record.answered(refused.status);
+    drop(outgoing.body.settle()); // the rest of it is of no use
+    refused.response()
 }
 
 /// An answer of the proxy itself.
@@ -163,6 +183,8 @@ struct Refusal {
     status: StatusCode,
     detail: &'static str,
     not_received: Option<NotReceived>,
+    /// It may be asked again in a second.
+    again_soon: bool,
 }
 
 impl Refusal {
@@ -171,6 +193,7 @@ impl Refusal {
             status,
             detail,
             not_received: None,
+            again_soon: false,
         }
     }
 
@@ -186,11 +209,23 @@ impl Refusal {
         if let Some(marker) = self.not_received {
             response.extensions_mut().insert(marker);
         }
+        if self.again_soon {
+            response
+                .headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         response
     }
 }
 
 const NO_REPLICA: Refusal = Refusal::of(StatusCode::SERVICE_UNAVAILABLE, "The service has no replicas");
+const TOO_MANY: Refusal = Refusal {
+    again_soon: true,
+    ..Refusal::of(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "Too many requests to services are under way",
+    )
+};
 const FAILED: Refusal = Refusal::of(StatusCode::BAD_GATEWAY, "Error requesting upstream");
 
 const fn refusal_of(failure: Failure) -> Refusal {
@@ -218,10 +253,15 @@ struct Answer {
     sender: Sender,
     visit: Visit,
     record: Record,
+    permit: Permit,
 }
 
 impl Answer {
-    fn pass_on(mut self, outgoing: Outgoing, silence: Duration) -> Response<ProxyBody> {
+    fn pass_on(mut self, outgoing: Outgoing, service: &Service) -> Response<ProxyBody> {
+        let silence = service.read_timeout;
+        if service.shares_origin {
+            headers::spare_origin(&mut self.head.headers);
+        }
         let upgraded = self.head.extensions.remove::<OnUpgrade>();
         if let Some(replica) = upgraded {
             return match outgoing.upgrade {
@@ -244,6 +284,7 @@ impl Answer {
             sender,
             visit,
             record,
+            permit,
         } = self;
         let sent = outgoing.body.settle();
         let lease = Lease {
@@ -252,6 +293,7 @@ impl Answer {
             sent,
             record,
             keep_alive,
+            permit,
         };
         Response::from_parts(head, body_to_client(body, lease, silence))
     }
@@ -268,7 +310,11 @@ impl Answer {
         ask_for_websocket(&mut self.head.headers);
         self.begin();
         let Self {
-            head, visit, record, ..
+            head,
+            visit,
+            record,
+            permit,
+            ..
         } = self;
         Tunnel {
             client,
@@ -276,6 +322,7 @@ impl Answer {
             visit,
             record,
             silence,
+            permit,
         }
         .start();
         Response::from_parts(head, empty())

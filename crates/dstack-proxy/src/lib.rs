@@ -9,6 +9,7 @@
 //! * [`body`] — bodies on their way through, and answers of the proxy itself.
 //! * [`client`] — who sent a request.
 //! * [`stats`] — what is counted of the requests of each service.
+//! * [`limits`] — how many requests may be under way.
 //! * [`rate_limit`] — how often clients may ask.
 
 #![warn(missing_docs)]
@@ -17,6 +18,8 @@ pub mod balance;
 pub mod body;
 pub mod client;
 pub mod forward;
+mod later;
+pub mod limits;
 pub mod models;
 pub mod probe;
 pub mod rate_limit;
@@ -27,5 +30,6 @@ pub mod stats;
 pub use body::{BoxError, ProxyBody, refusal};
 pub use client::{Client, Scheme};
 pub use forward::{Forward, Forwarder, NotReceived};
+pub use limits::Limits;
 pub use replica::Replica;
 pub use routes::{ChatFormat, Model, Paths, Routes, Service};

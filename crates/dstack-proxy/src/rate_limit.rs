@@ -1,5 +1,6 @@
 //! Limits of how often clients may ask: nginx's leaky bucket, as gateways of dstack 0.22.5 have it. Pure: the time is handed in.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
@@ -7,6 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
+use percent_encoding::percent_decode_str;
 use tokio::time::Instant;
 
 /// Most clients that are remembered for one limit. 10 MB of nginx hold about as many.
@@ -60,8 +62,9 @@ impl RateLimits {
 
     /// Whether a request may go on; if so, it is counted. Otherwise it is to be answered with 429.
     pub fn admit(&mut self, path: &str, address: IpAddr, headers: &HeaderMap, now: Instant) -> bool {
+        let path = seen(path);
         let fitting = self.limits.iter_mut();
-        let fitting = fitting.filter(|(limit, _)| path.starts_with(&limit.prefix));
+        let fitting = fitting.filter(|(limit, _)| path.starts_with(limit.prefix.as_bytes()));
         let Some((limit, buckets)) = fitting.max_by_key(|(limit, _)| limit.prefix.len()) else {
             return true;
         };
@@ -74,6 +77,33 @@ impl RateLimits {
         };
         key.is_none_or(|key| buckets.admit(key, now))
     }
+}
+
+/// A path as servers see it, and as nginx compares it: decoded, without double slashes, `.` and `..`.
+fn seen(path: &str) -> Cow<'_, [u8]> {
+    let plain = !["%", "//", "/."].iter().any(|unclear| path.contains(unclear));
+    match plain {
+        true => Cow::Borrowed(path.as_bytes()),
+        false => Cow::Owned(resolved(&percent_decode_str(path).collect::<Vec<u8>>())),
+    }
+}
+
+fn resolved(decoded: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let mut ends_in_slash = false;
+    for part in decoded.split(|byte| *byte == b'/') {
+        ends_in_slash = matches!(part, b"" | b"." | b"..");
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let mut path: Vec<u8> = parts.iter().flat_map(|part| [b"/", *part].concat()).collect();
+    if ends_in_slash {
+        path.push(b'/');
+    }
+    path
 }
 
 /// What clients have used of a limit.
@@ -97,7 +127,7 @@ struct Bucket {
 impl Buckets {
     fn new(rps: f64, burst: u64, most: usize) -> Self {
         Self {
-            rate: (rps * 60.0).round().max(1.0) as u64 * REQUEST / 60,
+            rate: ((rps * 60.0).round().max(1.0) as u64).saturating_mul(REQUEST) / 60,
             burst: burst.saturating_mul(REQUEST),
             most,
             clients: HashMap::new(),
@@ -117,11 +147,12 @@ impl Buckets {
         }
     }
 
-    /// Forgets the clients whose buckets are empty; if there are none, the half that has been silent for the longest time.
+    /// Forgets the clients whose buckets are empty; if they are less than a quarter, the half of the rest that has been silent for
+    /// the longest time: whoever comes with ever new addresses is not to make each request look through all.
     fn make_room(&mut self, now: Instant) {
         let rate = self.rate;
         self.clients.retain(|_, bucket| !bucket.is_empty(rate, now));
-        if self.clients.len() < self.most {
+        if self.clients.len() <= self.most - self.most / 4 {
             return;
         }
         let mut times: Vec<Instant> = self.clients.values().map(|bucket| bucket.since).collect();
@@ -141,7 +172,10 @@ impl Bucket {
     /// nginx's: what has leaked out since the last request is taken off, and a request is put in; if that is too much, the bucket
     /// stays as it is.
     fn admit(&mut self, rate: u64, burst: u64, now: Instant) -> bool {
-        let level = (self.level + REQUEST).saturating_sub(self.leaked(rate, now));
+        let level = self
+            .level
+            .saturating_add(REQUEST)
+            .saturating_sub(self.leaked(rate, now));
         if level > burst {
             return false;
         }
@@ -151,12 +185,12 @@ impl Bucket {
 
     /// The next request is as good as the first.
     fn is_empty(&self, rate: u64, now: Instant) -> bool {
-        self.leaked(rate, now) >= self.level + REQUEST
+        self.leaked(rate, now) >= self.level.saturating_add(REQUEST)
     }
 
     fn leaked(&self, rate: u64, now: Instant) -> u64 {
         let passed: Duration = now.saturating_duration_since(self.since);
-        let leaked = passed.as_nanos() * u128::from(rate) / 1_000_000_000;
+        let leaked = passed.as_nanos().saturating_mul(u128::from(rate)) / 1_000_000_000;
         u64::try_from(leaked).unwrap_or(u64::MAX)
     }
 }
@@ -246,6 +280,74 @@ mod tests {
             10,
             "no limit fits"
         );
+    }
+
+    #[test]
+    fn prefixes_are_those_of_the_path_that_the_service_sees() {
+        for path in [
+            "/v1/a",
+            "//v1/a",
+            "/./v1/a",
+            "/x/../v1/a",
+            "/%76%31/a",
+            "/x/%2e%2E/v1/a",
+            "/%2Fv1/",
+            "/../v1/./",
+        ] {
+            let mut limits = RateLimits::new([limit("/v1/", 1.0, 0)]);
+            let none = HeaderMap::new();
+            assert_eq!(
+                admitted(&mut limits, path, 10, &none, Instant::now()),
+                1,
+                "{path}"
+            );
+        }
+        for path in [
+            "/v1",
+            "/v1/..",
+            "/v1/../x",
+            "/%2576%31/a",
+            "/V1/",
+            "/..v1/",
+            "/%zz/v1/",
+        ] {
+            let mut limits = RateLimits::new([limit("/v1/", 1.0, 0)]);
+            let none = HeaderMap::new();
+            assert_eq!(
+                admitted(&mut limits, path, 10, &none, Instant::now()),
+                10,
+                "{path}"
+            );
+        }
+        assert_eq!(seen("/a//b/./c/../").as_ref(), b"/a/b/");
+        assert_eq!(seen("/a/.hidden").as_ref(), b"/a/.hidden");
+    }
+
+    #[test]
+    fn numbers_that_are_too_large_are_as_large_as_can_be() {
+        let start = Instant::now();
+        let mut limits = RateLimits::new([limit("/", f64::MAX, u64::MAX)]);
+        let none = HeaderMap::new();
+        assert_eq!(admitted(&mut limits, "/", 10, &none, start), 10);
+        let later = start + Duration::from_secs(u64::from(u32::MAX));
+        assert_eq!(admitted(&mut limits, "/", 10, &none, later), 10);
+        let full = Bucket {
+            level: u64::MAX,
+            since: start,
+        };
+        assert!(!full.is_empty(1, start));
+    }
+
+    #[test]
+    fn when_it_is_full_a_quarter_is_free_at_once() {
+        let start = Instant::now();
+        let mut buckets = Buckets::new(1.0, 10, 16);
+        assert!(buckets.admit(0, start));
+        let at = start + Duration::from_millis(500);
+        (1..16).for_each(|client| assert!(buckets.admit(client, at)));
+        // One of them is empty by now, and the others are not.
+        assert!(buckets.admit(16, start + Duration::from_millis(1100)));
+        assert!(buckets.clients.len() <= 13, "{}", buckets.clients.len());
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct Service {
     pub auth: bool,
     /// Paths are passed on without what names the service.
     pub strip_prefix: bool,
+    /// It is reached below a path of an address that is not its own: what it says of the whole address is not passed on.
+    pub shares_origin: bool,
     /// Which paths are passed on.
     pub paths: Paths,
     /// As long as a replica may be silent: before its answer, and between two pieces of it, while it is not given pieces of the

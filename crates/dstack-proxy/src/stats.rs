@@ -6,6 +6,7 @@ mod windows;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -20,6 +21,9 @@ pub use windows::Window;
 
 /// Lengths of the windows, in seconds.
 pub const WINDOWS: [u64; 3] = [30, 60, 300];
+
+/// Most services that are remembered.
+const MAX_SERVICES: usize = 10_000;
 
 /// Status of a request whose client has gone before the answer began, as nginx has it.
 const CLIENT_GONE: u16 = 499;
@@ -38,10 +42,11 @@ pub struct Snapshot {
     pub total: Histogram,
 }
 
-/// The counts of all services.
+/// The counts of all services, 10,000 at most: of more, the one is forgotten whose last request came first.
 #[derive(Debug)]
 pub struct StatsRegistry {
     since: Instant,
+    most: usize,
     services: ArcSwap<HashMap<RunId, Arc<ServiceStats>>>,
 }
 
@@ -49,6 +54,7 @@ impl Default for StatsRegistry {
     fn default() -> Self {
         Self {
             since: Instant::now(),
+            most: MAX_SERVICES,
             services: ArcSwap::default(),
         }
     }
@@ -80,8 +86,10 @@ impl StatsRegistry {
 
     /// A request to a service begins at this time.
     pub(crate) fn begin(&self, run: RunId, started: Instant) -> Record {
+        let stats = self.of(run);
+        stats.asked(started);
         Record {
-            stats: self.of(run),
+            stats,
             started,
             head: None,
             status: CLIENT_GONE,
@@ -94,10 +102,15 @@ impl StatsRegistry {
         }
         let new = Arc::new(ServiceStats {
             since: self.since,
+            last: AtomicU64::new(0),
             counts: Locked::default(),
         });
+        new.asked(Instant::now());
         let before = self.services.rcu(|services| {
             let mut services = HashMap::clone(services);
+            if services.len() >= self.most && !services.contains_key(&run) {
+                forget_oldest(&mut services);
+            }
             services.entry(run).or_insert_with(|| Arc::clone(&new));
             services
         });
@@ -106,10 +119,20 @@ impl StatsRegistry {
     }
 }
 
+fn forget_oldest(services: &mut HashMap<RunId, Arc<ServiceStats>>) {
+    let last = |(_, stats): &(&RunId, &Arc<ServiceStats>)| stats.last.load(Ordering::Relaxed);
+    let oldest = services.iter().min_by_key(last).map(|(run, _)| *run);
+    if let Some(oldest) = oldest {
+        services.remove(&oldest);
+    }
+}
+
 #[derive(Debug)]
 struct ServiceStats {
     /// Seconds of frames count from here.
     since: Instant,
+    /// When the last request came, in milliseconds since then.
+    last: AtomicU64,
     counts: Locked<Counts>,
 }
 
@@ -122,6 +145,12 @@ struct Counts {
 }
 
 impl ServiceStats {
+    fn asked(&self, now: Instant) {
+        let millis = now.saturating_duration_since(self.since).as_millis();
+        self.last
+            .fetch_max(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.since).as_secs()
     }
@@ -236,6 +265,20 @@ mod tests {
         let stats = StatsRegistry::default();
         drop(stats.begin(run(1), Instant::now()));
         assert_eq!(stats.snapshot(run(1)).unwrap().by_class, [0, 0, 0, 1, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_too_many_services_the_one_is_forgotten_that_was_asked_first() {
+        let stats = StatsRegistry {
+            most: 3,
+            ..StatsRegistry::default()
+        };
+        for number in [1, 2, 3, 1, 4] {
+            advance(Duration::from_secs(1)).await;
+            drop(stats.begin(run(number), Instant::now()));
+        }
+        let known = |number: &u128| stats.snapshot(run(*number)).is_some();
+        assert_eq!((1..5).filter(known).collect::<Vec<_>>(), [1, 3, 4]);
     }
 
     #[tokio::test(start_paused = true)]

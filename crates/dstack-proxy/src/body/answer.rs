@@ -11,6 +11,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::BoxError;
 use super::request::Sent;
+use crate::later::later;
+use crate::limits::Permit;
 use crate::replica::{Sender, Visit};
 use crate::stats::Record;
 
@@ -24,6 +26,7 @@ pub(crate) struct Lease {
     pub(crate) record: Record,
     /// How long the replica keeps the connection after the answer, if it says so.
     pub(crate) keep_alive: Option<Duration>,
+    pub(crate) permit: Permit,
 }
 
 impl Lease {
@@ -35,8 +38,9 @@ impl Lease {
             sent,
             record,
             keep_alive,
+            permit,
         } = self;
-        drop(record);
+        drop((record, permit));
         visit.completed();
         if sent.is_complete() {
             visit.replica().pool().give(sender, keep_alive);
@@ -191,7 +195,7 @@ impl Silence {
     /// Nothing has come yet: whether that is so for too long.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
-        let over = since + self.limit;
+        let over = later(since, self.limit);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(over)));
         while timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= over {

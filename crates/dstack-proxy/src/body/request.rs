@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dstack_system::Locked;
@@ -19,6 +20,11 @@ pub(crate) const MAX_REPLAY: usize = 64 * 1024;
 /// Most pieces that are kept: tiny ones take more memory than they hold.
 const MAX_PIECES: usize = 256;
 
+/// So long a client may make a replica wait in any way. After that it is too slow below [`SLOWEST`].
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes per second, on average of the time in which the replica waited for the client.
+const SLOWEST: u64 = 1024;
+
 /// Why a body is not read on.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
@@ -26,6 +32,8 @@ enum Cut {
     Superseded,
     #[error("the client's request has broken off")]
     Broken,
+    #[error("the client sends its request too slowly")]
+    Slow,
     #[error("the replica has answered before the request was complete")]
     Answered,
 }
@@ -40,7 +48,9 @@ struct State {
     /// What the present attempt has been given, or still gets, of what was read before it.
     kept: VecDeque<Bytes>,
     kept_bytes: usize,
-    /// What is read is kept.
+    /// The piece of `kept` that the present attempt gets next.
+    next: usize,
+    /// What is read is kept, and what was given as well.
     keeps: bool,
     /// What was read is all in `kept`.
     whole: bool,
@@ -49,6 +59,38 @@ struct State {
     progress: Instant,
     /// The replica has taken all that the client has sent, and waits for more.
     waits: Option<Waker>,
+    pace: Pace,
+    /// The answer has begun: the request may be as slow as it likes, since it may depend on what is answered.
+    settled: bool,
+}
+
+/// How fast a client sends.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes: u64,
+    /// Time in which it was waited for.
+    waited: Duration,
+    since: Option<Instant>,
+}
+
+impl Pace {
+    fn waits(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    fn took(&mut self, bytes: usize, now: Instant) {
+        let waited = self
+            .since
+            .take()
+            .map(|since| now.saturating_duration_since(since));
+        self.waited += waited.unwrap_or_default();
+        self.bytes += bytes as u64;
+    }
+
+    const fn is_too_slow(&self) -> bool {
+        let seconds = self.waited.as_secs();
+        seconds >= PATIENCE.as_secs() && self.bytes < seconds.saturating_mul(SLOWEST)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +98,7 @@ enum End {
     NotYet,
     Complete,
     Broken,
+    Slow,
     Unwanted,
 }
 
@@ -72,11 +115,14 @@ impl Source {
             end: End::NotYet,
             kept: VecDeque::new(),
             kept_bytes: 0,
+            next: 0,
             keeps: true,
             whole: true,
             attempt: 0,
             progress: Instant::now(),
             waits: None,
+            pace: Pace::default(),
+            settled: false,
         })))
     }
 
@@ -85,10 +131,10 @@ impl Source {
         let mut state = self.0.lock();
         state.attempt += 1;
         state.progress = Instant::now();
+        state.next = 0;
         RequestBody(Some(Reader {
             source: Arc::clone(self),
             attempt: state.attempt,
-            next: 0,
         }))
     }
 
@@ -98,9 +144,17 @@ impl Source {
         state.whole && matches!(state.end, End::NotYet | End::Complete)
     }
 
-    /// It is not going to be sent again.
+    /// It is not going to be sent again: what was given is forgotten.
     fn keep_no_more(&self) {
-        self.0.lock().keeps = false;
+        let mut state = self.0.lock();
+        let given = state.next;
+        state.settled = true;
+        state.keeps = false;
+        state.next = 0;
+        state.kept.drain(..given);
+        if state.kept.is_empty() {
+            state.kept = VecDeque::new();
+        }
     }
 
     /// Reads no more of it: the client is told so, and the connection to the replica is closed, unless it was complete.
@@ -125,45 +179,51 @@ impl State {
         self.body.take()
     }
 
-    fn poll_piece(
-        &mut self,
-        next: &mut usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Some(piece) = self.kept.get(*next) {
-            *next += 1;
-            return Poll::Ready(Some(Ok(Frame::data(piece.clone()))));
-        }
+    /// The next of the pieces that were read before.
+    fn kept_piece(&mut self) -> Option<Bytes> {
         if !self.keeps {
-            self.kept = VecDeque::new();
-            *next = 0;
+            return self.kept.pop_front();
+        }
+        let piece = self.kept.get(self.next)?.clone();
+        self.next += 1;
+        Some(piece)
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(piece) = self.kept_piece() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         match self.end {
-            End::NotYet => self.poll_client(next, cx),
+            End::NotYet => self.poll_client(cx),
             End::Complete => Poll::Ready(None),
             End::Broken => Poll::Ready(Some(Err(Cut::Broken.into()))),
+            End::Slow => Poll::Ready(Some(Err(Cut::Slow.into()))),
             End::Unwanted => Poll::Ready(Some(Err(Cut::Answered.into()))),
         }
     }
 
-    fn poll_client(
-        &mut self,
-        next: &mut usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
         let polled = Pin::new(&mut *body).poll_frame(cx);
         self.waits = polled.is_pending().then(|| cx.waker().clone());
-        let frame = ready!(polled);
-        self.progress = Instant::now();
+        let now = Instant::now();
+        let Poll::Ready(frame) = polled else {
+            self.pace.waits(now);
+            return Poll::Pending;
+        };
+        self.progress = now;
         match frame {
             Some(Ok(frame)) => {
+                self.pace.took(frame.data_ref().map_or(0, Bytes::len), now);
                 if body.is_end_stream() {
                     self.finish(End::Complete);
+                } else if self.pace.is_too_slow() && !self.settled {
+                    self.finish(End::Slow);
+                    return Poll::Ready(Some(Err(Cut::Slow.into())));
                 }
-                self.note(&frame, next);
+                self.note(&frame);
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
@@ -178,7 +238,7 @@ impl State {
     }
 
     /// Keeps a piece, or forgets all if it is too much.
-    fn note(&mut self, frame: &Frame<Bytes>, next: &mut usize) {
+    fn note(&mut self, frame: &Frame<Bytes>) {
         let Some(data) = frame.data_ref() else {
             // Trailers come last and with a body that ended: it is not worth keeping them.
             self.whole = false;
@@ -187,12 +247,12 @@ impl State {
         if self.keeps && self.kept_bytes + data.len() <= MAX_REPLAY && self.kept.len() < MAX_PIECES {
             self.kept_bytes += data.len();
             self.kept.push_back(data.clone());
-            *next += 1;
+            self.next += 1;
         } else {
             self.whole = false;
             self.keeps = false;
             self.kept = VecDeque::new();
-            *next = 0;
+            self.next = 0;
         }
     }
 }
@@ -242,9 +302,16 @@ impl Sendable {
 
     /// The client's request has broken off.
     pub(crate) fn is_broken(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|source| source.0.lock().end == End::Broken)
+        self.has_ended(End::Broken)
+    }
+
+    /// The client sends its request too slowly.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.has_ended(End::Slow)
+    }
+
+    fn has_ended(&self, end: End) -> bool {
+        self.0.as_ref().is_some_and(|source| source.0.lock().end == end)
     }
 }
 
@@ -290,8 +357,6 @@ pub(crate) struct RequestBody(Option<Reader>);
 struct Reader {
     source: Arc<Source>,
     attempt: usize,
-    /// The piece of what was kept that comes next.
-    next: usize,
 }
 
 impl Body for RequestBody {
@@ -302,17 +367,12 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Some(Reader {
-            source,
-            attempt,
-            next,
-        }) = &mut self.0
-        else {
+        let Some(Reader { source, attempt }) = &mut self.0 else {
             return Poll::Ready(None);
         };
         let mut state = source.0.lock();
         match state.attempt == *attempt {
-            true => state.poll_piece(next, cx),
+            true => state.poll_piece(cx),
             false => Poll::Ready(Some(Err(Cut::Superseded.into()))),
         }
     }
@@ -320,7 +380,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         self.0.as_ref().is_none_or(|reader| {
             let state = reader.source.0.lock();
-            state.end == End::Complete && reader.next >= state.kept.len()
+            state.end == End::Complete && state.attempt == reader.attempt && state.next >= state.kept.len()
         })
     }
 }
@@ -369,6 +429,17 @@ mod tests {
             let sent = body.attempt().collect().await.unwrap().to_bytes();
             assert_eq!((sent.len(), body.is_whole()), (given.len(), whole));
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_kept_goes_when_it_is_not_sent_again() {
+        let given = Bytes::from(vec![1; 100]);
+        let frame = Ok::<_, BoxError>(Frame::data(given.clone()));
+        let body = Sendable::new(StreamBody::new(stream::iter([frame])).boxed_unsync());
+        drop(body.attempt().collect().await.unwrap());
+        assert!(!given.is_unique(), "it could be sent again");
+        let sent = body.settle();
+        assert!(given.is_unique() && sent.is_complete());
     }
 
     #[tokio::test]

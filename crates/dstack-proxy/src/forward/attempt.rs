@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::outgoing::Outgoing;
 use crate::body::{RequestBody, Sendable};
+use crate::later::later;
 use crate::replica::{Sender, Visit};
 
 /// How an attempt is made.
@@ -96,13 +97,14 @@ type Head = Result<Response<Incoming>, TrySendError<http::Request<RequestBody>>>
 /// The head of the answer, for which the replica has time since it was given the last piece of the request.
 async fn head(sent: impl Future<Output = Head>, body: &Sendable, silence: Duration) -> Result<Head, Failure> {
     let started = Instant::now();
+    let over = || later(body.progress().unwrap_or(started), silence);
     let mut sent = pin!(sent);
     loop {
-        let deadline = body.progress().unwrap_or(started) + silence;
+        let deadline = over();
         if let Ok(head) = timeout_at(deadline, sent.as_mut()).await {
             return Ok(head);
         }
-        if body.progress().unwrap_or(started) + silence <= Instant::now() {
+        if over() <= Instant::now() {
             return Err(match body.waits_for_client() {
                 true => Failure::ClientSilent,
                 false => Failure::Silent,
@@ -122,6 +124,9 @@ fn failure(
     tracing::debug!(%error, reused, "a replica has not answered");
     if outgoing.body.is_broken() {
         return Failure::ClientBroken;
+    }
+    if outgoing.body.is_slow() {
+        return Failure::ClientSilent;
     }
     if let Some(request) = not_sent {
         outgoing.take_back(request);

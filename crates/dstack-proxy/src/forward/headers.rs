@@ -19,6 +19,9 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 /// How headers begin that a proxy says of its client.
 const X_FORWARDED: &str = "x-forwarded-";
 
+const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
+const SERVICE_WORKER_ALLOWED: HeaderName = HeaderName::from_static("service-worker-allowed");
+
 /// Headers that concern one connection only, whether `Connection` names them or not.
 const OF_CONNECTION: [HeaderName; 9] = [
     header::CONNECTION,
@@ -77,6 +80,35 @@ pub(crate) fn to_client(headers: &mut HeaderMap, framing: Framing) {
         Framing::Length(_) | Framing::Unsaid => {
             headers.remove(header::TRAILER);
         }
+    }
+}
+
+/// Removes what an answer says to browsers of the whole address that it comes from, for services that share theirs with others.
+pub(crate) fn spare_origin(headers: &mut HeaderMap) {
+    for name in [
+        CLEAR_SITE_DATA,
+        SERVICE_WORKER_ALLOWED,
+        header::STRICT_TRANSPORT_SECURITY,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Makes of the trailers of a client's request those that a replica gets: whoever joins them with the headers is told nothing by
+/// them that headers could not say.
+pub(crate) fn trailers_to_replica(trailers: &mut HeaderMap, trusted: bool) {
+    remove_of_connection(trailers);
+    for name in [
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::CONTENT_LENGTH,
+        header::HOST,
+        header::TRAILER,
+    ] {
+        trailers.remove(name);
+    }
+    if !trusted {
+        remove_claims(trailers);
     }
 }
 
@@ -152,16 +184,21 @@ fn tell_client(headers: &mut HeaderMap, client: Option<&Client>) {
 }
 
 fn remove_claims(headers: &mut HeaderMap) {
-    headers.remove(header::FORWARDED);
-    headers.remove(X_REAL_IP);
-    let is_claim = |name: &&HeaderName| name.as_str().starts_with(X_FORWARDED);
-    if !headers.keys().any(|name| is_claim(&name)) {
-        return;
-    }
-    let claims: Vec<HeaderName> = headers.keys().filter(is_claim).cloned().collect();
+    let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
     for name in claims {
         headers.remove(name);
     }
+}
+
+/// Whether a header says for whom a request was forwarded. Many programs take `_` in names for `-`.
+fn is_claim(name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    let begins = |with: &str| {
+        let same = |(one, other): (&u8, &u8)| one == other || (*one == b'_' && *other == b'-');
+        name.len() >= with.len() && name.iter().zip(with.as_bytes()).all(same)
+    };
+    let is = |one: &HeaderName| name.len() == one.as_str().len() && begins(one.as_str());
+    is(&header::FORWARDED) || is(&X_REAL_IP) || begins(X_FORWARDED)
 }
 
 fn add_forwarded_for(headers: &mut HeaderMap, address: HeaderValue) {
@@ -281,6 +318,9 @@ mod tests {
             ("x-forwarded-proto", "http"),
             ("x-real-ip", "1.2.3.4"),
             ("forwarded", "for=1.2.3.4"),
+            ("x_forwarded_for", "1.2.3.4"),
+            ("x-forwarded_host", "evil"),
+            ("x_real_ip", "1.2.3.4"),
         ];
         let told = [
             "host: localhost",
@@ -310,6 +350,28 @@ mod tests {
             "x-real-ip: 1.2.3.4",
         ];
         assert_eq!(sent(Framing::Unsaid, Some(&client(true)), &given), told);
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_headers_could_not() {
+        let mut given = headers(&[
+            ("x-sum", "1"),
+            ("connection", "x-mine"),
+            ("x-mine", "1"),
+            ("upgrade", "websocket"),
+            ("authorization", "Bearer x"),
+            ("cookie", "a=b"),
+            ("host", "evil"),
+            ("content-length", "3"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x_real_ip", "1.2.3.4"),
+        ]);
+        let mut trusted = given.clone();
+        trailers_to_replica(&mut given, false);
+        assert_eq!(lines(&given), ["x-sum: 1"]);
+        trailers_to_replica(&mut trusted, true);
+        let told = ["x-forwarded-for: 1.2.3.4", "x-sum: 1", "x_real_ip: 1.2.3.4"];
+        assert_eq!(lines(&trusted), told);
     }
 
     #[test]

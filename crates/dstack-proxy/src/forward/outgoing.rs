@@ -3,11 +3,12 @@
 use http::header::{self, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http_body_util::BodyExt;
 use hyper::body::Body;
 use hyper::upgrade::OnUpgrade;
 
 use super::framing::{Framing, Unclear, framing, one_host};
-use super::headers::{has_word, to_replica};
+use super::headers::{has_word, to_replica, trailers_to_replica};
 use crate::body::{ProxyBody, RequestBody, Sendable};
 use crate::client::Client;
 
@@ -42,6 +43,11 @@ impl Outgoing {
             ));
         }
         let client = parts.extensions.get::<Client>();
+        // Without an announcement they are not sent on.
+        let body = match parts.headers.contains_key(header::TRAILER) {
+            true => with_clean_trailers(body, client.is_some_and(|client| client.trusted)),
+            false => body,
+        };
         to_replica(&mut parts.headers, framing, client);
         if upgrade.is_some() {
             ask_for_websocket(&mut parts.headers);
@@ -76,6 +82,16 @@ impl Outgoing {
     pub(crate) fn take_back(&mut self, request: Request<RequestBody>) {
         self.headers = request.into_parts().0.headers;
     }
+}
+
+fn with_clean_trailers(body: ProxyBody, trusted: bool) -> ProxyBody {
+    body.map_frame(move |mut frame| {
+        if let Some(trailers) = frame.trailers_mut() {
+            trailers_to_replica(trailers, trusted);
+        }
+        frame
+    })
+    .boxed_unsync()
 }
 
 /// How long the body is: what it says itself counts more than the headers, since it may be another one by now.

@@ -10,13 +10,18 @@ use dstack_system::{Locked, task};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::later::later;
+use crate::limits::Permit;
 use crate::replica::Visit;
 use crate::stats::Record;
 
 /// Bytes under way in each direction.
 const BUFFER: usize = 16 * 1024;
+
+/// Time for both sides to speak the other protocol, once both have said that they will: the client has to take the answer.
+const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Both sides of a connection, which counts as a request until it is closed.
 #[derive(Debug)]
@@ -27,6 +32,7 @@ pub(crate) struct Tunnel {
     pub(crate) record: Record,
     /// It ends when nothing has come from either side for so long.
     pub(crate) silence: Duration,
+    pub(crate) permit: Permit,
 }
 
 impl Tunnel {
@@ -39,17 +45,20 @@ impl Tunnel {
                 visit,
                 record,
                 silence,
+                permit,
             } = self;
-            if let Err(error) = pass_on(client, replica, silence).await {
+            if let Err(error) = pass_on(client, replica, &visit, silence).await {
                 tracing::debug!(%error, "a WebSocket broke");
             }
-            drop((visit, record));
+            drop((visit, record, permit));
         });
     }
 }
 
-async fn pass_on(client: OnUpgrade, replica: OnUpgrade, silence: Duration) -> io::Result<()> {
-    let (client, replica) = tokio::try_join!(client, replica).map_err(io::Error::other)?;
+async fn pass_on(client: OnUpgrade, replica: OnUpgrade, visit: &Visit, silence: Duration) -> io::Result<()> {
+    let upgraded = timeout(UPGRADE_LIMIT, async { tokio::try_join!(client, replica) }).await?;
+    let (client, replica) = upgraded.map_err(io::Error::other)?;
+    visit.completed();
     let last = Arc::new(Locked::new(Instant::now()));
     let mut client = Watched::new(client, &last);
     let mut replica = Watched::new(replica, &last);
@@ -62,7 +71,7 @@ async fn pass_on(client: OnUpgrade, replica: OnUpgrade, silence: Duration) -> io
 /// Ends when nothing has come for so long.
 async fn silent(last: &Locked<Instant>, limit: Duration) {
     loop {
-        let over = *last.lock() + limit;
+        let over = later(*last.lock(), limit);
         if Instant::now() >= over {
             return;
         }

@@ -44,6 +44,7 @@ pub(super) fn plain_service(run: &str) -> Service {
         created: 1,
         auth: true,
         strip_prefix: true,
+        shares_origin: false,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

@@ -7,6 +7,7 @@ use dstack_system::{Locked, task};
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::Sender;
+use crate::later::later;
 
 /// How many connections wait for requests, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,7 @@ impl Pool {
         let usable = |idle: &Idle| {
             idle.sender.is_ready()
                 && now < idle.until
-                && !(once && now >= idle.since + self.settings.idle_limit_once)
+                && !(once && now >= later(idle.since, self.settings.idle_limit_once))
         };
         let place = waiting.connections.iter().rposition(usable)?;
         Some(waiting.connections.remove(place).sender)
@@ -86,13 +87,14 @@ impl Pool {
             return;
         }
         let now = Instant::now();
+        let until = later(now, limit);
         let idle = Idle {
             sender,
             since: now,
-            until: now + limit,
+            until,
         };
         if self.keep(idle) {
-            watch(Arc::downgrade(self), now + limit);
+            watch(Arc::downgrade(self), until);
         }
     }
 

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::time::Instant;
+
 use super::Replica;
+use super::health::Trial;
 
 /// Counts as in flight until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Visit {
     replica: Arc<Replica>,
     /// It finds out whether the replica works again.
-    trial: bool,
+    trial: Option<Trial>,
 }
 
 impl Visit {
@@ -19,13 +22,15 @@ impl Visit {
         replica.in_flight.fetch_add(1, Ordering::SeqCst);
         let mut visit = Self {
             replica: Arc::clone(replica),
-            trial: false,
+            trial: None,
         };
         // After it is counted: whoever retires the replica and then finds it idle has seen all that got there.
         if replica.is_retired() {
             return None;
         }
-        visit.trial = replica.is_troubled() && replica.health.lock().sent();
+        if replica.is_troubled() {
+            visit.trial = replica.health.lock().sent(Instant::now());
+        }
         Some(visit)
     }
 
@@ -35,13 +40,13 @@ impl Visit {
 
     /// The replica could not be reached, or its answer broke.
     pub(crate) fn failed(&mut self) {
-        self.trial = false;
+        self.trial = None;
         self.replica.note_failure();
     }
 
     /// The replica has begun an answer.
     pub(crate) fn answered(&mut self) {
-        self.trial = false;
+        self.trial = None;
         self.replica.note_answer();
     }
 
@@ -53,8 +58,8 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if self.trial {
-            self.replica.health.lock().given_up();
+        if let Some(trial) = self.trial {
+            self.replica.health.lock().given_up(trial);
         }
         if self.replica.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.replica.ended.notify_waiters();

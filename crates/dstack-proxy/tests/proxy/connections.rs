@@ -34,7 +34,7 @@ async fn one_connection_serves_requests_one_after_the_other() {
         for (method, body, answer) in [
             ("GET", empty(), ""),
             ("HEAD", empty(), ""),
-            ("POST", full("abc"), "abc"),
+            ("PUT", full("abc"), "abc"),
             ("PUT", body, "in pieces"),
             ("DELETE", empty(), ""),
         ] {
@@ -231,6 +231,36 @@ async fn the_replica_is_told_who_asks_and_the_client_not_who_answers() {
         .collect();
     told.sort_unstable();
     assert_eq!(told, ["connection: close", "content-length: 0", "x-of: replica"]);
+}
+
+#[tokio::test]
+async fn what_an_answer_says_of_the_whole_address_stays_there_if_services_share_it() {
+    let peer = Peer::http(|_| async {
+        let mut answer = Response::new(empty());
+        for name in [
+            "service-worker-allowed",
+            "clear-site-data",
+            "strict-transport-security",
+            "x-of",
+        ] {
+            let value = http::HeaderValue::from_static("x");
+            answer.headers_mut().insert(name, value);
+        }
+        answer
+    })
+    .await;
+    for (shares_origin, passed_on) in [(true, 1), (false, 4)] {
+        let of_one = service([peer.replica()], Duration::from_secs(20));
+        let service = dstack_proxy::Service {
+            shares_origin,
+            ..of_one
+        };
+        let answer = dstack_proxy::Forwarder::default()
+            .forward(&service, get("/"))
+            .await;
+        let lines = answer.headers().values().filter(|value| *value == "x");
+        assert_eq!(lines.count(), passed_on);
+    }
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -158,6 +158,23 @@ pub(crate) fn memory() -> (Replica, tokio::sync::mpsc::UnboundedReceiver<DuplexS
     (replica, connections)
 }
 
+/// Refuses connections until it is switched on.
+#[derive(Debug)]
+pub(crate) struct Switched {
+    pub(crate) on: AtomicBool,
+    pub(crate) to: Arc<dyn Connector>,
+}
+
+#[async_trait]
+impl Connector for Switched {
+    async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+        match self.on.load(Ordering::SeqCst) {
+            true => self.to.connect().await,
+            false => Err(io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+}
+
 /// A replica in memory whose connections are refused.
 pub(crate) fn refusing() -> Replica {
     memory().0
@@ -171,11 +188,29 @@ pub(crate) fn service(replicas: impl IntoIterator<Item = Replica>, read_timeout:
         created: 0,
         auth: false,
         strip_prefix: true,
+        shares_origin: false,
         paths: Paths::All,
         read_timeout,
         model: None,
         replicas: replicas.into_iter().map(Arc::new).collect(),
     }
+}
+
+/// A client's connection in memory to a server that passes all requests on, for virtual time. It holds so many bytes on each way.
+pub(crate) fn client_of(service: &Arc<Service>, bytes: usize) -> DuplexStream {
+    let (client, server) = duplex(bytes);
+    let forwarder = Arc::new(Forwarder::new(Random::seeded(1)));
+    let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    task::spawn("proxy", front(server, localhost, Arc::clone(service), forwarder));
+    client
+}
+
+/// A request over such a connection.
+pub(crate) async fn send_over(client: DuplexStream, request: Request<ProxyBody>) -> Response<Incoming> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(client)).await;
+    let (mut sender, connection) = handshake.unwrap();
+    task::spawn("client", connection);
+    sender.send_request(request).await.unwrap()
 }
 
 /// A server that passes all requests on.
@@ -202,16 +237,20 @@ impl Proxy {
     }
 
     pub(crate) async fn new(service: Service) -> Self {
+        Self::with(service, Forwarder::new(Random::seeded(1))).await
+    }
+
+    pub(crate) async fn with(service: Service, forwarder: Forwarder) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (service, forwarder) = (Arc::new(service), Arc::new(Forwarder::new(Random::seeded(1))));
+        let (service, forwarder) = (Arc::new(service), Arc::new(forwarder));
         let (to, through) = (Arc::clone(&service), Arc::clone(&forwarder));
         let serving = task::spawn("proxy", async move {
             let mut connections = tokio::task::JoinSet::new();
             loop {
                 let (stream, peer) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap();
-                connections.spawn(front(stream, peer, Arc::clone(&to), Arc::clone(&through)));
+                connections.spawn(front(stream, peer.ip(), Arc::clone(&to), Arc::clone(&through)));
             }
         });
         Self {
@@ -276,9 +315,9 @@ pub(crate) fn request(method: &str, path: &str, body: ProxyBody) -> Request<Prox
         .unwrap()
 }
 
-async fn front(stream: TcpStream, peer: SocketAddr, to: Arc<Service>, through: Arc<Forwarder>) {
+async fn front(stream: impl Wire + 'static, address: IpAddr, to: Arc<Service>, through: Arc<Forwarder>) {
     let client = Client {
-        address: peer.ip(),
+        address,
         scheme: Scheme::Http,
         trusted: false,
     };

@@ -11,6 +11,7 @@
 mod connections;
 mod failures;
 mod harness;
+mod limits;
 mod retries;
 mod smuggling;
 mod streaming;

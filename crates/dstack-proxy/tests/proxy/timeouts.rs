@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dstack_proxy::body::{empty, full};
-use dstack_proxy::replica::Standing;
+use dstack_proxy::replica::{PoolSettings, Standing};
 use dstack_proxy::{Forward, Forwarder};
 use dstack_system::task;
 use http_body_util::BodyExt;
@@ -13,6 +13,11 @@ use tokio::time::{Instant, sleep};
 use crate::harness::*;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// As much as a client has to send in nearly a minute.
+fn a_minute_of_bytes() -> &'static str {
+    "x".repeat(60 * 1024).leak()
+}
 
 /// A service with one replica, of whose first connection the peer takes care.
 fn peer<F>(serve: impl FnOnce(DuplexStream) -> F + Send + 'static) -> dstack_proxy::Service
@@ -29,10 +34,10 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_does_not_answer_is_given_up_after_the_read_timeout() {
+    let (read, what_was_read) = tokio::sync::oneshot::channel();
     let service = peer(|mut stream| async move {
         read_head(&mut stream).await;
-        // It is told that nobody waits any more.
-        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        read.send(stream.read(&mut [0; 1]).await.unwrap()).unwrap();
     });
     let started = Instant::now();
     let answer = Forwarder::default().forward(&service, get("/")).await;
@@ -46,6 +51,38 @@ async fn a_replica_that_does_not_answer_is_given_up_after_the_read_timeout() {
         "it may be slow only"
     );
     service.replicas[0].idle().await;
+    assert_eq!(
+        what_was_read.await.unwrap(),
+        0,
+        "it is told that nobody waits any more"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_may_be_as_long_as_can_be_written() {
+    let (replica, mut connections) = memory();
+    task::spawn("peer", async move {
+        let mut stream = connections.recv().await.unwrap();
+        while !read_head(&mut stream).await.is_empty() {
+            sleep(READ_TIMEOUT).await;
+            let head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\na";
+            stream.write_all(head).await.unwrap();
+            sleep(READ_TIMEOUT).await;
+            stream.write_all(b"b").await.unwrap();
+        }
+    });
+    let replica = replica.with_pool(PoolSettings {
+        connect_timeout: Duration::MAX,
+        idle_limit: Duration::MAX,
+        idle_limit_once: Duration::MAX,
+        ..PoolSettings::default()
+    });
+    let service = service([replica], Duration::MAX);
+    let forwarder = Forwarder::default();
+    for method in ["GET", "POST"] {
+        let answer = forwarder.forward(&service, request(method, "/", empty())).await;
+        assert_eq!(whole(answer.into_body()).await.unwrap(), "ab");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,13 +152,63 @@ async fn a_request_may_take_as_long_as_it_likes_and_its_answer_has_time_after_it
     task::spawn("client", async move {
         for _ in 0..5 {
             sleep(READ_TIMEOUT - Duration::from_secs(1)).await;
-            pieces.send("piece").await.unwrap();
+            pieces.send(a_minute_of_bytes()).await.unwrap();
         }
     });
     let answer = Forwarder::default()
         .forward(&service, request("POST", "/", body))
         .await;
     assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_trickles_its_request_is_told_so_after_a_minute() {
+    let service = peer(|mut stream| async move {
+        stream.read_to_end(&mut Vec::new()).await.unwrap();
+    });
+    let (pieces, body) = piecewise();
+    task::spawn("client", async move {
+        while pieces.send("piece").await.is_ok() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let started = Instant::now();
+    let answer = Forwarder::default()
+        .forward(&service, request("POST", "/", body))
+        .await;
+    assert_eq!((answer.status().as_u16(), started.elapsed().as_secs()), (408, 60));
+    assert!(
+        matches!(service.replicas[0].standing(), Standing::Up),
+        "it has done nothing wrong"
+    );
+    service.replicas[0].idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_may_be_slow_once_it_is_answered() {
+    let service = peer(|mut stream| async move {
+        read_head(&mut stream).await;
+        stream.read_exact(&mut [0; 5]).await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await
+            .unwrap();
+        while stream.read_u8().await.is_ok() {}
+    });
+    let (pieces, body) = piecewise();
+    let client = task::spawn("client", async move {
+        for _ in 0..100 {
+            pieces.send("piece").await.unwrap();
+            sleep(Duration::from_secs(2)).await;
+        }
+    });
+    let answer = Forwarder::default()
+        .forward(&service, request("POST", "/", body))
+        .await;
+    assert_eq!(answer.status(), 200);
+    let reading = task::spawn("reader", whole(answer.into_body()));
+    client.await.unwrap().unwrap();
+    drop(reading);
 }
 
 #[tokio::test(start_paused = true)]

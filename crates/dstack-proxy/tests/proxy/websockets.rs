@@ -1,19 +1,22 @@
 //! Connections that become WebSockets.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_proxy::replica::Standing;
 use dstack_system::task;
 use http::{HeaderValue, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::*;
 
-const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
+pub(crate) const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 /// Sends back what comes, and `end` once the client's half is closed.
-async fn echo() -> Peer {
+pub(crate) async fn echo() -> Peer {
     Peer::http(|mut request| async move {
         assert_eq!(request.headers()["upgrade"], "websocket");
         assert_eq!(request.headers()["connection"], "upgrade");
@@ -134,12 +137,6 @@ async fn a_handshake_with_a_body_is_refused() {
 
 #[tokio::test]
 async fn a_replica_that_dies_ends_the_connection_of_the_client() {
-    let peer = echo().await;
-    let proxy = Proxy::of(&[&peer]).await;
-    let mut stream = proxy.connect().await;
-    stream.write_all(HANDSHAKE.as_bytes()).await.unwrap();
-    soon(read_head(&mut stream)).await;
-    proxy.forwarder.stats(); // the tunnel is counted below
     let closed = Peer::tcp(|_, mut stream| async move {
         let head = read_head(&mut stream).await;
         assert!(!head.is_empty());
@@ -159,19 +156,97 @@ async fn a_replica_that_dies_ends_the_connection_of_the_client() {
     soon(proxy.replica(0).idle()).await;
 }
 
-#[tokio::test]
-async fn a_tunnel_that_nobody_uses_is_closed_after_the_read_timeout() {
-    let peer = echo().await;
-    let proxy = Proxy::new(service([peer.replica()], Duration::from_millis(300))).await;
-    let mut stream = proxy.connect().await;
-    stream.write_all(HANDSHAKE.as_bytes()).await.unwrap();
-    soon(read_head(&mut stream)).await;
-    let mut back = [0; 1];
-    for _ in 0..3 {
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        stream.write_all(b"x").await.unwrap();
-        soon(stream.read_exact(&mut back)).await.unwrap();
+const SWITCHES: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+
+/// A service with one replica in memory, each of whose connections becomes a WebSocket that sends back what comes.
+fn in_memory(read_timeout: Duration) -> Arc<dstack_proxy::Service> {
+    let (replica, mut connections) = memory();
+    task::spawn("peer", async move {
+        while let Some(stream) = connections.recv().await {
+            task::spawn("peer connection", send_back(stream));
+        }
+    });
+    Arc::new(service([replica], read_timeout))
+}
+
+async fn send_back(mut stream: DuplexStream) {
+    read_head(&mut stream).await;
+    stream.write_all(SWITCHES).await.unwrap();
+    while let Ok(byte) = stream.read_u8().await {
+        stream.write_all(&[byte]).await.unwrap();
     }
-    assert_eq!(soon(stream.read(&mut back)).await.unwrap(), 0);
-    soon(proxy.replica(0).idle()).await;
+}
+
+async fn begin(client: &mut DuplexStream) {
+    client.write_all(HANDSHAKE.as_bytes()).await.unwrap();
+    assert!(read_head(client).await.starts_with("HTTP/1.1 101 "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_that_nobody_uses_is_closed_after_the_read_timeout() {
+    let service = in_memory(Duration::from_secs(60));
+    let mut client = client_of(&service, 4096);
+    begin(&mut client).await;
+    let started = Instant::now();
+    for _ in 0..3 {
+        sleep(Duration::from_secs(40)).await;
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'x');
+    }
+    assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+    assert_eq!(started.elapsed().as_secs(), 3 * 40 + 60);
+    service.replicas[0].idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_timeout_may_be_as_long_as_can_be_written() {
+    let service = in_memory(Duration::MAX);
+    let mut client = client_of(&service, 4096);
+    begin(&mut client).await;
+    sleep(Duration::from_secs(24 * 3600)).await;
+    client.write_all(b"x").await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'x');
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_takes_the_answer_to_its_handshake_is_given_up() {
+    let service = in_memory(Duration::from_secs(3600));
+    let mut client = client_of(&service, 16);
+    client.write_all(HANDSHAKE.as_bytes()).await.unwrap();
+    let started = Instant::now();
+    let idle = timeout(Duration::from_secs(300), async {
+        while service.replicas[0].in_flight() == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        service.replicas[0].idle().await;
+    });
+    idle.await.expect("it ends");
+    assert_eq!(started.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_tunnel_stands_has_done_well() {
+    let (replica, mut connections) = memory();
+    let service = Arc::new(service([replica], Duration::from_secs(60)));
+    let replica = &service.replicas[0];
+    task::spawn("peer", async move {
+        drop(connections.recv().await);
+        task::spawn("peer connection", send_back(connections.recv().await.unwrap()));
+        drop(connections.recv().await);
+    });
+    let pause = async || {
+        let answer = send_over(client_of(&service, 4096), get("/")).await;
+        assert_eq!(answer.status(), 502);
+        match replica.standing() {
+            Standing::Out { until } => until - Instant::now(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = pause().await;
+    let mut client = client_of(&service, 4096);
+    begin(&mut client).await;
+    client.write_all(b"x").await.unwrap();
+    client.read_u8().await.unwrap();
+    assert_eq!(pause().await, first, "as if it had never failed");
 }

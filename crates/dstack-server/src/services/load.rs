@@ -76,6 +76,7 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         created: listed.run.submitted_at.to_jiff().as_second(),
         auth: configuration.auth,
         strip_prefix: configuration.strip_prefix,
+        shares_origin: true,
         paths: match configuration
             .replica_groups()
             .iter()
