@@ -112,7 +112,7 @@ impl World {
             ..deps
         };
         Ok(Server {
-            engine: Engine::start(deps).await?,
+            engine: self.launch(deps).await?,
             identity,
             caller,
             hanging,

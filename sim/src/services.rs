@@ -3,18 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_engine::Engine;
 use dstack_engine::services::Idle;
 use dstack_model::runs::{JobStatus, ProbeSpec};
 use dstack_plan::lifecycle::job::requests_timeout;
-use dstack_store::rows::JobRow;
+use dstack_store::memory::Tables;
+use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
 use dstack_system::clock::SharedClock;
-use dstack_units::{JobId, RunId, Time};
+use dstack_system::task;
+use dstack_units::{InstanceId, JobId, RunId, Time};
 use tokio::sync::Notify;
 
 use crate::World;
+
+/// Servers that share a database wait so long for the others to hear of a job that gets no requests any more.
+pub const TO_BE_HEARD: Duration = Duration::from_secs(2);
 
 /// How a job answers a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +36,30 @@ pub enum Answer {
 
 type Answers = Arc<dyn Fn(&JobRow, &ProbeSpec) -> Answer + Send + Sync>;
 
-/// Requests that are, or were, under way at a job.
+/// A request that is, or was, under way at a job.
 #[derive(Debug, Clone, Copy)]
 struct Request {
+    /// The server that it came through, by its number.
+    through: usize,
     began: Time,
     ended: Option<Time>,
+}
+
+/// Where a server sends the requests for a job.
+#[derive(Debug, Clone, PartialEq)]
+struct Route {
+    address: Option<AgentAddress>,
+    /// It gets no new ones.
+    leaves: bool,
+}
+
+/// What a server knows of where requests go: what it has read, and what it was told since.
+#[derive(Debug, Default)]
+struct Known {
+    routes: BTreeMap<JobId, Route>,
+    idle: Option<Weak<dyn Idle>>,
+    /// How often it was told that a job gets no requests any more.
+    withdrawals: BTreeMap<JobId, usize>,
 }
 
 #[derive(Default)]
@@ -44,9 +70,16 @@ struct State {
     /// Probes under way, and the most that ever were.
     probes: (usize, usize),
     requests: BTreeMap<JobId, Vec<Request>>,
-    /// The jobs that requests go to, as the server knows that started last.
-    routed: BTreeSet<JobId>,
-    listeners: Vec<Weak<dyn Idle>>,
+    /// The servers that were ever started, in this order.
+    servers: Vec<Known>,
+    /// The server that has waited last for the requests of a job.
+    waiting: BTreeMap<JobId, usize>,
+}
+
+impl State {
+    fn newest(&self) -> usize {
+        self.servers.len().saturating_sub(1)
+    }
 }
 
 /// What outlives the servers: the jobs, and those who send requests to them.
@@ -56,6 +89,8 @@ pub struct Services {
     changed: Arc<Notify>,
     store: Arc<MemoryStore>,
     clock: SharedClock,
+    /// How long a server waits for others to hear.
+    to_be_heard: Duration,
 }
 
 impl fmt::Debug for Services {
@@ -66,12 +101,13 @@ impl fmt::Debug for Services {
 
 impl Services {
     /// Without requests; every probe is answered as it should be.
-    pub fn new(store: Arc<MemoryStore>, clock: SharedClock) -> Self {
+    pub(crate) fn new(store: Arc<MemoryStore>, clock: SharedClock, to_be_heard: Duration) -> Self {
         Self {
             state: Arc::default(),
             changed: Arc::default(),
             store,
             clock,
+            to_be_heard,
         }
     }
 
@@ -106,81 +142,151 @@ impl Services {
         self.lock().probes.1
     }
 
-    /// A request arrives at a job, and is under way from now on.
+    /// A request arrives at a job through the server that was started last, and is under way from now on. It ends with that server.
     pub fn begin(&self, job: JobId) {
+        let mut state = self.lock();
         let request = Request {
+            through: state.newest(),
             began: self.clock.now(),
             ended: None,
         };
-        self.lock().requests.entry(job).or_default().push(request);
+        state.requests.entry(job).or_default().push(request);
+        drop(state);
         self.changed.notify_waiters();
     }
 
     /// All requests at a job are finished.
     pub fn end(&self, job: JobId) {
+        self.end_those(|of, _| of == job);
+    }
+
+    fn end_those(&self, which: impl Fn(JobId, &Request) -> bool) {
         let now = self.clock.now();
-        let listeners = {
-            let mut state = self.lock();
-            for request in state.requests.entry(job).or_default() {
+        for (job, requests) in &mut self.lock().requests {
+            for request in requests.iter_mut().filter(|request| which(*job, request)) {
                 request.ended.get_or_insert(now);
             }
-            state.listeners.clone()
-        };
-        for listener in listeners.iter().filter_map(Weak::upgrade) {
-            listener.idle(job);
         }
         self.changed.notify_waiters();
     }
 
-    /// The jobs that requests go to, as the server knows that started last.
+    /// The jobs that requests go to, as the server knows that was started last.
     pub fn routed(&self) -> BTreeSet<JobId> {
-        self.lock().routed.clone()
+        self.routes().into_keys().collect()
     }
 
-    fn has_requests(&self, job: JobId) -> bool {
+    /// Where their instances are, as that server knows.
+    pub fn routes(&self) -> BTreeMap<JobId, Option<AgentAddress>> {
+        let state = self.lock();
+        let routes = state.servers.last().into_iter().flat_map(|known| &known.routes);
+        let new = routes.filter(|(_, route)| !route.leaves);
+        new.map(|(job, route)| (*job, route.address.clone())).collect()
+    }
+
+    /// How often the server that was started last was told that the job gets no requests any more.
+    pub fn withdrawals(&self, job: JobId) -> usize {
+        let state = self.lock();
+        let told = state.servers.last().and_then(|known| known.withdrawals.get(&job));
+        told.copied().unwrap_or_default()
+    }
+
+    fn has_requests(&self, job: JobId, through: usize) -> bool {
         let state = self.lock();
         let mut requests = state.requests.get(&job).into_iter().flatten();
-        requests.any(|request| request.ended.is_none())
+        requests.any(|request| request.through == through && request.ended.is_none())
     }
 
-    /// Whether a request was under way at a job at that time.
+    /// Whether a request was under way at a job at that time that its server knew of.
     fn had_requests(&self, job: JobId, at: Time) -> bool {
         let state = self.lock();
+        let waiting = state.waiting.get(&job);
         let mut requests = state.requests.get(&job).into_iter().flatten();
-        requests.any(|request| request.began < at && request.ended.is_none_or(|ended| ended > at))
+        requests.any(|request| {
+            let known = waiting.is_none_or(|server| *server == request.through);
+            known && request.began < at && request.ended.is_none_or(|ended| ended > at)
+        })
     }
 
     /// The way through a server that starts now: it reads where requests go.
     pub(crate) fn of_server(&self) -> Routes {
-        let registered: BTreeSet<JobId> = self.store.read(|tables| {
-            let jobs = tables.jobs.values().filter(|job| job.registered);
-            jobs.map(|job| job.id).collect()
+        let routes = self.read(|_| true);
+        let mut state = self.lock();
+        state.servers.push(Known {
+            routes,
+            ..Known::default()
         });
-        self.lock().routed.clone_from(&registered);
         Routes {
             services: self.clone(),
-            registered: Mutex::new(registered),
+            server: state.newest(),
         }
+    }
+
+    /// The server that was started last, by its number.
+    pub(crate) fn newest(&self) -> usize {
+        self.lock().newest()
+    }
+
+    /// Requests through a server end with it.
+    pub(crate) fn end_with(&self, server: usize, engine: &Engine) {
+        let (services, engine) = (self.clone(), engine.clone());
+        task::spawn("requests through a server", async move {
+            engine.stopped().await;
+            services.end_those(|_, request| request.through == server);
+        });
+    }
+
+    /// Where requests go, as it is in the store.
+    fn read(&self, which: impl Fn(&JobRow) -> bool) -> BTreeMap<JobId, Route> {
+        let address = |tables: &Tables, job: &JobRow| {
+            let instance = tables.instances.get(&job.instance_id?)?;
+            instance.agent.as_deref().cloned()
+        };
+        self.store.read(|tables| {
+            let jobs = tables.jobs.values().filter(|job| job.registered && which(job));
+            let route = |job: &JobRow| Route {
+                address: address(tables, job),
+                leaves: false,
+            };
+            jobs.map(|job| (job.id, route(job))).collect()
+        })
     }
 }
 
-/// What a server knows of where requests go: what it has read, and what it was told since.
+/// The way of requests through a server.
 #[derive(Debug)]
 pub(crate) struct Routes {
     services: Services,
-    registered: Mutex<BTreeSet<JobId>>,
+    server: usize,
 }
 
 impl Routes {
-    fn change(&self, change: impl FnOnce(&mut BTreeSet<JobId>)) {
-        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut registered);
-        self.services.lock().routed.clone_from(&registered);
+    fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> Option<T> {
+        self.services.lock().servers.get_mut(self.server).map(change)
     }
 
-    fn contains(&self, job: JobId) -> bool {
-        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        registered.contains(&job)
+    fn read_again(&self, which: impl Fn(&JobRow) -> bool) {
+        let read = self.services.read(which);
+        self.change(|known| known.routes.extend(read));
+    }
+
+    /// Once others have heard of it, and its last request through this server is finished.
+    async fn forgets(self, job: JobId) {
+        tokio::time::sleep(self.services.to_be_heard).await;
+        loop {
+            let change = self.services.changed();
+            if !self.services.has_requests(job, self.server) {
+                break;
+            }
+            change.await;
+        }
+        let idle = self.change(|known| {
+            let left = known.routes.remove(&job).filter(|route| !route.leaves);
+            known.routes.extend(left.map(|route| (job, route)));
+            known.idle.clone()
+        });
+        if let Some(idle) = idle.flatten().and_then(|idle| idle.upgrade()) {
+            idle.idle(job);
+        }
     }
 }
 
@@ -220,32 +326,50 @@ impl dstack_engine::Services for Routes {
     }
 
     fn unregistered(&self, job: JobId) {
-        self.change(|registered| {
-            registered.remove(&job);
+        let leaves = self.change(|known| {
+            *known.withdrawals.entry(job).or_default() += 1;
+            let route = known.routes.get_mut(&job);
+            route.is_some_and(|route| !std::mem::replace(&mut route.leaves, true))
         });
+        if leaves == Some(true) {
+            let routes = Self {
+                services: self.services.clone(),
+                server: self.server,
+            };
+            task::spawn("requests of a job end", routes.forgets(job));
+        }
+    }
+
+    fn registered(&self, job: &JobRow) {
+        let id = job.id;
+        self.read_again(|job| job.id == id);
     }
 
     fn changed(&self, run: RunId) {
-        let registered: Vec<JobId> = self.services.store.read(|tables| {
-            let jobs = tables
-                .jobs
-                .values()
-                .filter(|job| job.run_id == run && job.registered);
-            jobs.map(|job| job.id).collect()
-        });
-        self.change(|known| known.extend(registered));
+        self.read_again(|job| job.run_id == run);
+    }
+
+    fn moved(&self, instance: InstanceId) {
+        self.read_again(|job| job.instance_id == Some(instance));
     }
 
     fn serves(&self, job: JobId) -> bool {
-        self.contains(job) || self.services.has_requests(job)
+        let mut state = self.services.lock();
+        let known = state.servers.get(self.server);
+        let serves = known.is_some_and(|known| known.routes.contains_key(&job));
+        if serves {
+            state.waiting.insert(job, self.server);
+        }
+        serves
     }
 
-    fn tell(&self, idle: Weak<dyn Idle>) {
-        self.services.lock().listeners.push(idle);
+    fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
+        self.change(|known| known.idle = Some(idle));
     }
 }
 
-/// Nobody's requests were cut short: no job was asked to stop while some were under way, before their time was over.
+/// No requests were cut short that the server knew of: no job was asked to stop while some were under way, before their time was
+/// over.
 pub(crate) fn requests_are_finished(world: &World, wrong: &mut Vec<String>) {
     world.store.read(|tables| {
         for job in tables.jobs.values() {

@@ -18,7 +18,7 @@ use crate::clouds::Clouds;
 use crate::hosts::Hosts;
 use crate::output::{SimInputs, SimOutput};
 use crate::scenario::{Builder, ScenarioError};
-use crate::services::Services;
+use crate::services::{Services, TO_BE_HEARD};
 use crate::ssh_hosts::SshHosts;
 use crate::waits::Unmet;
 
@@ -58,15 +58,20 @@ pub struct World {
 impl World {
     /// An installation with one machine of `blocks` blocks. Call inside a runtime with paused time.
     pub async fn new(seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
-        Self::with_store(MemoryStore::new(), seed, blocks).await
+        Self::with_store(MemoryStore::new(), TO_BE_HEARD, seed, blocks).await
     }
 
     /// The same with a store as SQLite is one: for one server at a time, which nobody tells of changes.
     pub async fn of_one_server(seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
-        Self::with_store(MemoryStore::of_one_server(), seed, blocks).await
+        Self::with_store(MemoryStore::of_one_server(), Duration::ZERO, seed, blocks).await
     }
 
-    async fn with_store(store: MemoryStore, seed: u64, blocks: i64) -> Result<Self, ScenarioError> {
+    async fn with_store(
+        store: MemoryStore,
+        to_be_heard: Duration,
+        seed: u64,
+        blocks: i64,
+    ) -> Result<Self, ScenarioError> {
         let random = Random::seeded(seed);
         let clock: SharedClock = Arc::new(VirtualClock::starting_at(Time::from_millis(1_790_000_000_000)));
         let builder = Builder {
@@ -78,7 +83,7 @@ impl World {
         let machine = builder.machine(blocks, clock.now())?;
         store.commit(machine).await.ok(); // a fresh store has no conflicts
         Ok(Self {
-            services: Services::new(Arc::clone(&store), Arc::clone(&clock)),
+            services: Services::new(Arc::clone(&store), Arc::clone(&clock), to_be_heard),
             store,
             ssh_hosts: SshHosts::new(hosts.clone(), random.clone()),
             clouds: Clouds::new(hosts.clone(), random.clone()),
@@ -131,14 +136,14 @@ impl World {
 
     /// Starts an engine that nothing kills.
     pub async fn start(&self) -> dstack_engine::Result<Engine> {
-        Engine::start(self.deps(Arc::new(NoFailpoints))).await
+        self.launch(self.deps(Arc::new(NoFailpoints))).await
     }
 
     /// Starts one of several servers that share the store.
     pub async fn start_as(&self, name: &str) -> dstack_engine::Result<Engine> {
         let mut deps = self.deps(Arc::new(NoFailpoints));
         deps.settings.identity = Some(self.identity(name));
-        Engine::start(deps).await
+        self.launch(deps).await
     }
 
     /// A process of the server of this name.
@@ -152,7 +157,15 @@ impl World {
 
     /// Starts an engine that dies where `failpoints` says.
     pub async fn start_with(&self, failpoints: Arc<dyn Failpoints>) -> dstack_engine::Result<Engine> {
-        Engine::start(self.deps(failpoints)).await
+        self.launch(self.deps(failpoints)).await
+    }
+
+    /// Starts an engine with what was made for it last.
+    pub(crate) async fn launch(&self, deps: EngineDeps) -> dstack_engine::Result<Engine> {
+        let server = self.services.newest();
+        let engine = Engine::start(deps).await?;
+        self.services.end_with(server, &engine);
+        Ok(engine)
     }
 
     /// Waits, in virtual time, until the run is final.

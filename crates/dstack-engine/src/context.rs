@@ -15,12 +15,12 @@ use dstack_store::{Commit, EngineStore, EntityRef, Put, StoreError};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, causes, causes_of, task};
 use dstack_units::{InstallationId, InstanceId, JobId, RunId, Time};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::attendance::Attendance;
 use crate::failpoint::Failpoints;
+use crate::follow::probes::Places;
 use crate::lease_set::LeaseSet;
 use crate::look::Looks;
 use crate::observations::Observations;
@@ -142,8 +142,8 @@ pub struct Context {
     pub looks: Looks,
     /// Calls and streams under way.
     pub running: Running,
-    /// Held while a probe is under way.
-    pub probing: Semaphore,
+    /// Taken while a probe is under way.
+    pub probing: Places,
     /// Which work on which entity has panicked, and how often in a row.
     pub panics: Panics,
     /// Cancelled when the engine ends (or dies at a failpoint).

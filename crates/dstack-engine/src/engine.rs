@@ -10,13 +10,12 @@ use dstack_plan::lifecycle::job::ToldClient;
 use dstack_store::{Commit, EntityRef, StoreError};
 use dstack_system::task;
 use dstack_units::{JobId, RunId};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 use crate::attendance::Attendance;
 use crate::context::{Context, EngineDeps, Identity};
-use crate::follow::probes::MAX_PROBES;
+use crate::follow::probes::Places;
 use crate::lease_set::LeaseSet;
 use crate::look::{self, Looks};
 use crate::observations::Observations;
@@ -57,12 +56,12 @@ impl Engine {
             offer_cache: OfferCache::default(),
             looks: Looks::default(),
             running: Running::default(),
-            probing: Semaphore::new(MAX_PROBES),
+            probing: Places::default(),
             panics: Panics::default(),
             stop: CancellationToken::new(),
         });
         let idle: Weak<dyn Idle> = Arc::<Context>::downgrade(&ctx);
-        ctx.deps.services.tell(idle);
+        ctx.deps.services.tell_idle_to(idle);
         let term = leases::first_term(&ctx, &identity).await?;
         ctx.leases.begin_term(term);
         leases::claim(&ctx).await?;

@@ -34,6 +34,8 @@ pub struct JobSeen {
     pub unused_gpus: Option<String>,
     /// How its probes went last, by their place; the row follows.
     pub probes: BTreeMap<usize, ProbeState>,
+    /// It ends, and whoever passes requests on here was told that it gets none any more.
+    pub requests_withdrawn: bool,
 }
 
 /// What is known of an instance from its shim.

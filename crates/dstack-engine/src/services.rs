@@ -1,34 +1,43 @@
 //! The way of requests to the jobs of services, behind a trait: in a server it leads to its proxy.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::Weak;
 
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
+use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
-use dstack_units::{JobId, RunId};
+use dstack_units::{InstanceId, JobId, RunId};
 
 /// Passes requests on to the jobs of services.
+///
+/// What a commit changes is told after it and before anybody is woken by it: first who gets no requests any more, then the rest.
 #[async_trait]
 pub trait Services: Send + Sync + Debug {
-    /// Sends one probe to a job, within the time limit of the probe.
+    /// Sends one probe to a job. The caller bounds it by the time limit of the probe, and drops it then.
     ///
     /// # Errors
     /// There is no answer, or another one than 2xx: what came instead, for people.
     async fn probe(&self, job: &JobSnapshot, probe: &ProbeSpec) -> Result<(), String>;
 
-    /// A commit has left the job without requests: it gets none from now on. Called for every job that is committed so, and before
-    /// anybody is woken by the commit.
+    /// A commit has left the job without requests: it gets none from now on. Called for every job that is committed so, however
+    /// often; and once for a job that ends and is driven here, since another server may have made that commit.
     fn unregistered(&self, job: JobId);
 
-    /// A commit has changed the run of a service, or registered one of its jobs: where its requests go is to be read anew.
+    /// A commit has left the job registered. Called for every job that is committed so, whatever of it has changed.
+    fn registered(&self, job: &JobRow);
+
+    /// A commit has written the run of a service: where its requests go is to be read anew.
     fn changed(&self, run: RunId);
+
+    /// A commit has written the instance, whose agent may be reached in another way now, and so may be the jobs there.
+    fn moved(&self, instance: InstanceId);
 
     /// Whether the job may still get requests, or requests are under way there. Once it has none, [`Idle::idle`] is told.
     fn serves(&self, job: JobId) -> bool;
 
     /// Tells this one, from now on, of each job that has no requests any more.
-    fn tell(&self, idle: std::sync::Weak<dyn Idle>);
+    fn tell_idle_to(&self, idle: Weak<dyn Idle>);
 }
 
 /// Whoever waits for the end of requests.
@@ -47,18 +56,22 @@ impl Services for NoServices {
         Err("this server passes no requests on".to_owned())
     }
     fn unregistered(&self, _job: JobId) {}
+    fn registered(&self, _job: &JobRow) {}
     fn changed(&self, _run: RunId) {}
+    fn moved(&self, _instance: InstanceId) {}
     fn serves(&self, _job: JobId) -> bool {
         false
     }
-    fn tell(&self, _idle: std::sync::Weak<dyn Idle>) {}
+    fn tell_idle_to(&self, _idle: Weak<dyn Idle>) {}
 }
 
 /// What a commit changes of where requests go.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Rerouting {
     unregistered: Vec<JobId>,
-    changed: BTreeSet<RunId>,
+    registered: Vec<JobRow>,
+    changed: Vec<RunId>,
+    moved: Vec<InstanceId>,
 }
 
 impl Rerouting {
@@ -66,13 +79,12 @@ impl Rerouting {
         let mut found = Self::default();
         for put in commit.puts() {
             match put {
-                Put::Job(job) if job.registered => {
-                    found.changed.insert(job.run_id);
-                }
+                Put::Job(job) if job.registered => found.registered.push(job.clone()),
                 Put::Job(job) => found.unregistered.push(job.id),
                 Put::Run(run) if run.run_spec.configuration.service().is_some() => {
-                    found.changed.insert(run.id);
+                    found.changed.push(run.id);
                 }
+                Put::Instance(instance) if instance.agent.is_some() => found.moved.push(instance.id),
                 _ => {}
             }
         }
@@ -83,8 +95,14 @@ impl Rerouting {
         for job in &self.unregistered {
             services.unregistered(*job);
         }
+        for job in &self.registered {
+            services.registered(job);
+        }
         for run in &self.changed {
             services.changed(*run);
+        }
+        for instance in &self.moved {
+            services.moved(*instance);
         }
     }
 }

@@ -1,6 +1,10 @@
 //! A replica that is to end finishes the requests that it has.
 
+use std::cell::Cell;
+
 use dstack_plan::lifecycle::job::{REQUESTS_TIMEOUT, REQUESTS_TIMEOUT_OF_STOPPED};
+use dstack_sim::services::TO_BE_HEARD;
+use dstack_store::EntityRef;
 
 use super::*;
 
@@ -66,12 +70,32 @@ async fn requests_that_do_not_end_are_cut_off_after_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_without_requests_is_asked_to_stop_at_once() {
-    let (world, engine, run) = started_with(403, 2, SILENT).await;
-    let job = running(&world, &run).remove(1);
-    world.update(&engine, &run, &service(1, "v1")).await.unwrap();
-    let after = asked_after(&world, &run, &job).await;
-    assert!(after < SECOND, "{after:?}");
+async fn a_replica_without_requests_is_asked_to_stop_once_all_servers_have_heard() {
+    for (alone, heard) in [(true, Duration::ZERO), (false, TO_BE_HEARD)] {
+        let world = match alone {
+            true => World::of_one_server(403, 8).await.unwrap(),
+            false => World::new(403, 8).await.unwrap(),
+        };
+        world.hosts.script("web", SILENT);
+        let (engine, run) = started_in(&world, 2).await;
+        let job = running(&world, &run).remove(1);
+        world.update(&engine, &run, &service(1, "v1")).await.unwrap();
+        let after = asked_after(&world, &run, &job).await;
+        assert!((heard..heard + SECOND).contains(&after), "{after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_looked_at_again_and_again_while_it_drains_is_withdrawn_once() {
+    let (world, engine, _run, job) = scaled_down(409).await;
+    world.pass(SECOND).await;
+    let before = world.services.withdrawals(job.id);
+    for _ in 0..5 {
+        engine.wake(EntityRef::Job(job.id));
+        world.pass(SECOND).await;
+    }
+    assert!(!world.hosts.was_stopped(job.id));
+    assert_eq!(world.services.withdrawals(job.id), before);
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,28 +130,37 @@ async fn a_replica_that_crashes_meanwhile_is_not_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_server_that_takes_over_waits_for_the_rest_of_the_time() {
-    for finished in [true, false] {
-        let (world, engine, run, job) = scaled_down(407).await;
-        let _other = world.start_as("other").await.unwrap();
-        engine.stop();
-        world.leases_run_out().await;
-        world.pass(10 * SECOND).await;
-        assert!(!world.hosts.was_stopped(job.id));
-        if finished {
-            world.services.end(job.id);
+async fn requests_end_with_the_server_they_came_through_and_another_one_waits_for_none() {
+    let (world, engine, run, job) = scaled_down(407).await;
+    let _other = world.start_as("other").await.unwrap();
+    world.pass(10 * SECOND).await;
+    assert!(!world.hosts.was_stopped(job.id));
+    engine.stop();
+    world.leases_run_out().await;
+    let after = asked_after(&world, &run, &job).await;
+    assert!((10 * SECOND..20 * SECOND).contains(&after), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_that_drives_a_replica_waits_for_its_own_requests_and_lets_others_hear() {
+    for own in [true, false] {
+        let (world, engine, run) = started_with(410, 2, SILENT).await;
+        let job = running(&world, &run).remove(1);
+        if own {
+            world.services.begin(job.id);
         }
+        let _other = world.start_as("other").await.unwrap();
+        world.services.begin(job.id);
+        world.update(&engine, &run, &service(1, "v1")).await.unwrap();
         let after = asked_after(&world, &run, &job).await;
-        let expected = match finished {
-            true => 15 * SECOND..25 * SECOND,
-            false => REQUESTS_TIMEOUT..REQUESTS_TIMEOUT + SECOND,
-        };
-        assert!(expected.contains(&after), "{after:?}");
+        let expected = if own { REQUESTS_TIMEOUT } else { TO_BE_HEARD };
+        assert!((expected..expected + SECOND).contains(&after), "{after:?}");
     }
 }
 
 /// A deployment under load, with an engine that dies at the `nth` passing of a failpoint: each replica has a request all the time,
-/// which it finishes 20 seconds after it began to end.
+/// which it finishes 20 seconds after it began to end. What dies with the engine is asked for again through the next one, where
+/// requests go by then.
 async fn deployed_under_load(point: &'static str, nth: u32) -> Arc<DieAt> {
     let (world, engine, run) = started_with(408, 2, SILENT).await;
     engine.stop();
@@ -149,6 +182,7 @@ async fn deployed_under_load(point: &'static str, nth: u32) -> Arc<DieAt> {
             finished.push(job.id);
         }
     };
+    let asked_again = Cell::new(None);
     let story = async {
         world.update(&engine, &run, &service(2, "v2")).await.unwrap();
         until_both(&world, &run, is_second).await;
@@ -157,12 +191,19 @@ async fn deployed_under_load(point: &'static str, nth: u32) -> Arc<DieAt> {
         assert_eq!(replaced.len(), 2);
         for job in replaced {
             let after = asked_after(&world, &run, job).await;
-            assert!(after >= 20 * SECOND, "{point} {nth}: {after:?}");
+            let had_some = asked_again
+                .get()
+                .is_none_or(|again| job.ending_since > Some(again));
+            assert!(!had_some || after >= 20 * SECOND, "{point} {nth}: {after:?}");
         }
     };
     let next_engine = async {
         engine.stopped().await;
         let _engine = world.start().await.unwrap();
+        asked_again.set(Some(world.clock.now()));
+        for job in registered(&world, &run) {
+            world.services.begin(job.id);
+        }
         std::future::pending::<()>().await;
     };
     tokio::select! {

@@ -53,12 +53,14 @@ fn service(replicas: i64, command: &str) -> Value {
 }
 
 fn row(world: &World, run: &RunRow) -> RunRow {
-    world.store.tables().runs.remove(&run.id).unwrap()
+    world.store.read(|tables| tables.runs[&run.id].clone())
 }
 
 fn jobs(world: &World, run: &RunRow) -> Vec<JobRow> {
-    let mut jobs: Vec<JobRow> = world.store.tables().jobs.into_values().collect();
-    jobs.retain(|job| job.run_id == run.id);
+    let mut jobs: Vec<JobRow> = world.store.read(|tables| {
+        let jobs = tables.jobs.values().filter(|job| job.run_id == run.id);
+        jobs.cloned().collect()
+    });
     jobs.sort_by_key(|job| (job.replica_num, job.job_num, job.submission_num));
     jobs
 }
@@ -117,14 +119,19 @@ async fn started(seed: u64, replicas: i64) -> (World, Engine, RunRow) {
 async fn started_with(seed: u64, replicas: i64, script: Script) -> (World, Engine, RunRow) {
     let world = World::new(seed, 8).await.unwrap();
     world.hosts.script("web", script);
+    let (engine, run) = started_in(&world, replicas).await;
+    (world, engine, run)
+}
+
+async fn started_in(world: &World, replicas: i64) -> (Engine, RunRow) {
     let engine = world.start().await.unwrap();
     let run = world
         .submit(&engine, "web", &service(replicas, "v1"))
         .await
         .unwrap();
     let wanted = usize::try_from(replicas).unwrap();
-    until(&world, &run, |jobs| jobs.len() == wanted, anything).await;
-    (world, engine, run)
+    until(world, &run, |jobs| jobs.len() == wanted, anything).await;
+    (engine, run)
 }
 
 #[tokio::test(start_paused = true)]

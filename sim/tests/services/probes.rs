@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dstack_engine::follow::probes::MAX_PROBES;
+use dstack_engine::follow::probes::MAX_PROBES_OF_PROJECT;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::probes::MAX_FAILURES;
 use dstack_sim::Answer;
-use dstack_store::{Commit, EngineStore, EntityRef, Put};
-use dstack_units::JobId;
+use dstack_store::rows::AgentAddress;
+use dstack_store::{Commit, EngineStore, EntityRef, Json, Put};
+use dstack_units::{JobId, ProjectId};
+use uuid::Uuid;
 
 use super::*;
 
@@ -324,8 +326,64 @@ async fn probes_of_a_job_are_asked_side_by_side_and_those_until_ready_no_longer(
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_probes_are_under_way_and_each_has_its_turn() {
-    let world = World::new(313, 40).await.unwrap();
+async fn a_store_that_fails_once_ends_no_probe_for_ever() {
+    let world = World::new(314, 8).await.unwrap();
+    world.hosts.script("web", SILENT);
+    world.services.answer(|_, probe| match probe.url.as_str() {
+        "/sick" => Answer::Instead("status 503"),
+        _ => Answer::Well,
+    });
+    let engine = world.start().await.unwrap();
+    let service = probed(1, "v1", &[probe("/health", 1), probe("/sick", 1)]);
+    let run = world.submit(&engine, "web", &service).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    world.pass(MINUTE).await;
+    world.store.fail_reads(true);
+    world.pass(2 * INTERVAL).await;
+    world.store.fail_reads(false);
+    world.services.answer(well);
+    until_registered(&world, &run, &[0]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_probes_than_the_server_allows_or_longer_ones_are_refused() {
+    let world = World::new(315, 8).await.unwrap();
+    let refused = |probes: &[Value]| {
+        let spec = world.builder.spec("web", &probed(1, "v1", probes));
+        spec.map_or_else(|error| error.to_string(), |_| String::new())
+    };
+    let many = |count: usize| -> Vec<Value> { (0..count).map(|num| probe(&format!("/{num}"), 1)).collect() };
+    assert_eq!(refused(&many(10)), "");
+    assert_eq!(refused(&many(11)), "Cannot configure more than 10 probes");
+    let mut long = probe("/", 1);
+    long["timeout"] = json!(300);
+    assert_eq!(refused(&[long.clone()]), "");
+    long["timeout"] = json!(301);
+    assert_eq!(refused(&[long]), "Probe timeout cannot be longer than 300s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_way_of_requests_follows_an_instance_to_another_address() {
+    let (world, engine, run) = probing(316, 1, well).await;
+    until_registered(&world, &run, &[0]).await;
+    let job = replica(&world, &run, 0);
+    let mut instance = world
+        .store
+        .read(|tables| tables.instances[&job.instance_id.unwrap()].clone());
+    let elsewhere = AgentAddress::Local {
+        runtime: "process".to_owned(),
+        host: "elsewhere".to_owned(),
+        rules: Default::default(),
+    };
+    instance.agent = Some(Json::new(elsewhere.clone()));
+    let moved = Commit::unchecked(vec![Put::Instance(instance)], Vec::new());
+    engine.commit(moved).await.unwrap();
+    assert_eq!(world.services.routes()[&job.id], Some(elsewhere));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_probes_of_a_project_are_under_way_and_each_has_its_turn() {
+    let mut world = World::new(313, 40).await.unwrap();
     world.hosts.script("web", SILENT);
     world.services.answer(|_, _| Answer::Never);
     let engine = world.start().await.unwrap();
@@ -334,14 +392,31 @@ async fn only_so_many_probes_are_under_way_and_each_has_its_turn() {
     wide["resources"] = json!({"cpu": "0..", "memory": "1GB.."});
     let run = world.submit(&engine, "web", &wide).await.unwrap();
     until(&world, &run, |jobs| jobs.len() == 30, anything).await;
-    world.pass(MINUTE).await;
-    assert_eq!(world.services.most_probes(), MAX_PROBES);
+    world.pass(3 * MINUTE).await;
+    assert_eq!(world.services.most_probes(), MAX_PROBES_OF_PROJECT);
     for job in running(&world, &run) {
         for num in 0..10 {
             let asked = world.services.asked(job.id, &format!("/{num}")).len();
             assert!(asked >= 2, "{num} of {}: {asked} times", job.job_name);
         }
     }
+
+    // Another project is not held up.
+    world
+        .services
+        .answer(|job, _| match job.job_name.starts_with("other") {
+            true => Answer::Well,
+            false => Answer::Never,
+        });
+    world.builder.project = ProjectId::from(Uuid::from_u128(2));
+    let machine = world.builder.machine(1, world.clock.now()).unwrap();
+    engine.commit(machine).await.unwrap();
+    let service = probed(1, "v1", &[probe("/health", 2)]);
+    let other = world.submit(&engine, "other", &service).await.unwrap();
+    world.running(&other, MINUTE).await.unwrap();
+    let job = replica(&world, &other, 0).id;
+    world.pass(MINUTE).await;
+    assert!(world.services.asked(job, "/health").len() >= 6);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,8 @@
 //! Asks the jobs of services whether they can take requests, as their probes say. What comes of it is in the row of the job as far
 //! as it changes something there: a service that is well writes nothing.
 
+mod places;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,16 +12,13 @@ use dstack_store::rows::JobRow;
 use dstack_store::{EntityRef, JobSnapshot};
 use dstack_system::clock::sleep_until;
 use dstack_units::JobId;
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 
+pub use self::places::{MAX_PROBES, MAX_PROBES_OF_PROJECT, Places};
 use super::FOLLOW_AGAIN;
 use crate::Result;
 use crate::context::Context;
 use crate::running::{Begun, Work};
-
-/// Probes under way at the same time, of all jobs that a server drives. Each is a connection that mostly waits; one that gets no
-/// answer takes its place for as long as its timeout.
-pub const MAX_PROBES: usize = 256;
 
 /// Makes sure that the probes of a running job are asked.
 pub fn ensure(ctx: &Arc<Context>, job: &JobRow) {
@@ -52,7 +51,7 @@ async fn ask_again(ctx: &Context, job: JobId) {
     }
 }
 
-/// Side by side: one that takes long holds up no other.
+/// Side by side: one that takes long holds up no other. One that cannot go on ends all: they are begun again together.
 async fn ask_all(ctx: &Context, id: JobId) -> Result<()> {
     let Some(job) = find(ctx, id).await? else {
         return Ok(());
@@ -68,8 +67,8 @@ async fn ask_all(ctx: &Context, id: JobId) -> Result<()> {
         };
         Some(asked.until_over(Arc::clone(&job)))
     };
-    let ended = join_all(states.to_ask(specs).filter_map(of)).await;
-    ended.into_iter().collect()
+    try_join_all(states.to_ask(specs).filter_map(of)).await?;
+    Ok(())
 }
 
 fn states(job: &JobRow) -> ProbeStates {
@@ -116,7 +115,7 @@ impl Asked<'_> {
     }
 
     async fn ask(&self, job: &JobSnapshot) -> Result<(), String> {
-        let Ok(_place) = self.ctx.probing.acquire().await else {
+        let Some(_place) = self.ctx.probing.take(job.job.project_id).await else {
             return Err("the server ends".to_owned());
         };
         let timeout = seconds(self.spec.timeout);

@@ -37,6 +37,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: JobId) -> Result<()> {
         ctx.wakes.wake(Key::Schedule(snapshot.job.project_id));
         return Ok(());
     }
+    requests::withdraw(ctx, &snapshot.job);
     let now = ctx.now();
     let seen = ctx.seen.job(id);
     let task = task_of(ctx, &snapshot);

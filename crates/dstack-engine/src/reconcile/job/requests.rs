@@ -51,12 +51,20 @@ pub(super) fn concerns_run(before: &JobRow, after: &JobRow) -> bool {
     of(before) != of(after)
 }
 
+/// A job that ends gets no requests through this server either: another one may have made the commit with which it began to end.
+pub(super) fn withdraw(ctx: &Context, job: &JobRow) {
+    if job.status() != JobStatus::Terminating {
+        return;
+    }
+    let done = |seen: &mut JobSeen| std::mem::replace(&mut seen.requests_withdrawn, true);
+    if !ctx.seen.update_job(job.id, done) {
+        ctx.deps.services.unregistered(job.id);
+    }
+}
+
 /// Until when the requests may go on that a job which is to end may still get, or has; `None`: there are none.
 pub(super) fn until(ctx: &Context, job: &JobRow) -> Option<Time> {
     let limit = requests_timeout(job.termination_reason()?)?;
     let since = job.ending_since?;
-    let services = &ctx.deps.services;
-    // Another server may have made the commit with which it began to end.
-    services.unregistered(job.id);
-    services.serves(job.id).then(|| since + limit)
+    ctx.deps.services.serves(job.id).then(|| since + limit)
 }
