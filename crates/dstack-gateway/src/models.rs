@@ -72,8 +72,8 @@ impl Models {
             headers: &head.headers,
             body,
         };
-        let sites = self.sites.load_full();
-        self.api.answer(&sites.routes, call).await
+        let routes = || Arc::clone(&self.sites.load().routes);
+        self.api.answer(&routes, call).await
     }
 }
 

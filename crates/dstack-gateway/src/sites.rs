@@ -13,7 +13,7 @@ use dstack_system::Locked;
 pub struct Sites {
     by_host: HashMap<String, Site>,
     /// The services, for their models.
-    pub routes: Routes,
+    pub routes: Arc<Routes>,
 }
 
 /// What answers at a host name.
@@ -64,7 +64,7 @@ impl Sites {
     pub fn new(sites: impl IntoIterator<Item = (String, Site)>, routes: Routes) -> Self {
         Self {
             by_host: sites.into_iter().collect(),
-            routes,
+            routes: Arc::new(routes),
         }
     }
 

@@ -10,6 +10,7 @@ use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::Request;
 use axum::serve::Listener;
+use dstack_proxy::Limits;
 use dstack_system::task;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -132,6 +133,15 @@ fn default_limit(open_files: Option<u64>) -> usize {
     files.map_or(MAX_CONNECTIONS, |files| {
         MAX_CONNECTIONS.min((files - files / 4) / 2)
     })
+}
+
+/// As many requests may be passed on at a time, and as many of them be WebSockets, which hold no place of a connection.
+pub(crate) fn passed_on(open_files: Option<u64>) -> Limits {
+    let files = open_files.and_then(|files| usize::try_from(files).ok());
+    Limits {
+        requests: default_limit(open_files),
+        tunnels: files.map_or(MAX_CONNECTIONS, |files| MAX_CONNECTIONS.min(files / 8)),
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod replicas;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,11 +18,11 @@ use dstack_engine::services::Idle;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
 use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
-use dstack_proxy::{Forwarder, Routes};
+use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
-use dstack_system::task;
-use dstack_units::{JobId, RunId};
+use dstack_system::{Locked, task};
+use dstack_units::{InstanceId, JobId, RunId};
 use tokio::sync::Notify;
 
 use self::replicas::Replicas;
@@ -53,11 +53,11 @@ struct Inner {
     ports: OnceLock<Arc<dyn Ports>>,
     routes: ArcSwap<Routes>,
     replicas: Replicas,
-    reading: Mutex<Reading>,
+    reading: Locked<Reading>,
     /// Something is to be read.
     wanted: Notify,
     /// Whoever waits for the end of requests.
-    idle: Mutex<Option<Weak<dyn Idle>>>,
+    idle: Locked<Option<Weak<dyn Idle>>>,
 }
 
 /// What is to be read anew, and what was taken away since the present reading began.
@@ -72,9 +72,9 @@ struct Reading {
 
 impl ServiceRoutes {
     /// No routes yet; `prompts` makes those of chat templates.
-    pub fn new(data: &Data, read_timeout: Duration, prompts: Renderer) -> Self {
+    pub fn new(data: &Data, read_timeout: Duration, limits: Limits, prompts: Renderer) -> Self {
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
-        let forwarder = Arc::new(Forwarder::new(random.clone()));
+        let forwarder = Arc::new(Forwarder::new(random.clone()).with_limits(limits));
         let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
             name: random.uuid().to_string(),
@@ -85,9 +85,9 @@ impl ServiceRoutes {
             ports: OnceLock::new(),
             routes: ArcSwap::default(),
             replicas: Replicas::default(),
-            reading: Mutex::default(),
+            reading: Locked::default(),
             wanted: Notify::new(),
-            idle: Mutex::default(),
+            idle: Locked::default(),
         }))
     }
 
@@ -113,10 +113,6 @@ impl ServiceRoutes {
 }
 
 impl Inner {
-    fn reading(&self) -> MutexGuard<'_, Reading> {
-        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Connects to a port of a job.
     fn connector(&self, address: Option<&AgentAddress>, job: &JobRow, port: u16) -> Arc<dyn Connector> {
         match (self.ports.get(), address) {
@@ -128,7 +124,7 @@ impl Inner {
 
     /// The job gets no requests any more; once none is under way, whoever waits for that is told.
     fn withdraw(self: &Arc<Self>, job: JobId) {
-        if let Some(withdrawn) = &mut self.reading().withdrawn {
+        if let Some(withdrawn) = &mut self.reading.lock().withdrawn {
             withdrawn.insert(job);
         }
         let Some(leaving) = self.replicas.withdraw(job) else {
@@ -148,7 +144,7 @@ impl Inner {
     }
 
     fn tell_idle(&self, job: JobId) {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let idle = self.idle.lock().clone();
         if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
             idle.idle(job);
         }
@@ -175,23 +171,35 @@ impl dstack_engine::Services for ServiceRoutes {
         }
     }
 
+    fn registered(&self, job: &JobRow) {
+        if !self.0.replicas.is_routed(job) {
+            self.want(job.run_id, true);
+        }
+    }
+
     fn changed(&self, run: RunId) {
         self.want(run, true);
+    }
+
+    fn moved(&self, instance: InstanceId) {
+        for run in self.0.replicas.on(instance) {
+            self.want(run, true);
+        }
     }
 
     fn serves(&self, job: JobId) -> bool {
         self.0.replicas.serves(job)
     }
 
-    fn tell(&self, idle: Weak<dyn Idle>) {
-        *self.0.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(idle);
+    fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
+        *self.0.idle.lock() = Some(idle);
     }
 }
 
 impl ServiceRoutes {
     /// A run is to be read anew; the servers that share the database are told if it was changed here.
     fn want(&self, run: RunId, tell: bool) {
-        let mut reading = self.0.reading();
+        let mut reading = self.0.reading.lock();
         reading.runs.insert(run);
         if tell && self.0.database.is_shared() {
             reading.untold.insert(run);

@@ -244,6 +244,7 @@ fn site(
             false => Paths::All,
         },
         read_timeout: Duration::from_secs(record.read_timeout.max(1)),
+        shares_origin: false,
         model: record.model.as_ref().map(model),
         replicas,
     };

@@ -178,6 +178,7 @@ mod tests {
             strip_prefix,
             paths,
             read_timeout: std::time::Duration::from_secs(1),
+            shares_origin: true,
             model: None,
             replicas: Vec::new(),
         }

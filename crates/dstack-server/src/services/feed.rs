@@ -144,7 +144,7 @@ impl ServiceRoutes {
 impl Inner {
     /// Takes some of the runs that are to be read.
     fn wanted_runs(&self) -> Vec<RunId> {
-        let mut reading = self.reading();
+        let mut reading = self.reading.lock();
         let runs: Vec<RunId> = reading.runs.iter().copied().take(BATCH).collect();
         for run in &runs {
             reading.runs.remove(run);
@@ -169,10 +169,10 @@ impl Inner {
 
     /// Reads these runs, and passes requests on as they say. What is taken away while they are read stays away.
     async fn read(self: &Arc<Self>, runs: &[RunId]) -> Result<(), StoreError> {
-        self.reading().withdrawn = Some(HashSet::new());
+        self.reading.lock().withdrawn = Some(HashSet::new());
         let stored = load::read(&self.database, runs).await;
         let services = stored?.services(self);
-        let mut reading = self.reading();
+        let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.
         let routed: BTreeSet<_> = services
@@ -207,7 +207,7 @@ impl Inner {
 
     /// Tells the servers that share the database; what they miss, they find by themselves.
     async fn tell_others(&self) {
-        let untold = std::mem::take(&mut self.reading().untold);
+        let untold = std::mem::take(&mut self.reading.lock().untold);
         for run in untold {
             if let Err(error) = self
                 .database

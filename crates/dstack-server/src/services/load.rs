@@ -76,7 +76,6 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         created: listed.run.submitted_at.to_jiff().as_second(),
         auth: configuration.auth,
         strip_prefix: configuration.strip_prefix,
-        shares_origin: true,
         paths: match configuration
             .replica_groups()
             .iter()
@@ -86,6 +85,7 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
             false => Paths::All,
         },
         read_timeout,
+        shares_origin: true,
         model: configuration.model.as_ref().map(model),
         replicas: Vec::new(),
     }

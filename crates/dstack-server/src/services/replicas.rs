@@ -1,19 +1,21 @@
 //! The replicas that get requests, and those whose last requests are still under way.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use dstack_agent_api::http::Connector;
 use dstack_proxy::Replica;
 use dstack_store::rows::{AgentAddress, JobRow};
-use dstack_units::{JobId, RunId};
+use dstack_system::Locked;
+use dstack_units::{InstanceId, JobId, RunId};
 
 /// Where a replica is. As long as that stays the same, so do its connections.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Place {
     pub(super) address: Option<AgentAddress>,
-    pub(super) ports: Option<std::collections::BTreeMap<u16, u16>>,
+    pub(super) ports: Option<BTreeMap<u16, u16>>,
     pub(super) port: u16,
+    pub(super) instance: Option<InstanceId>,
 }
 
 impl Place {
@@ -22,6 +24,7 @@ impl Place {
             address: address.cloned(),
             ports: job.job_runtime_data.as_ref().and_then(|data| data.ports.clone()),
             port,
+            instance: job.instance_id,
         }
     }
 }
@@ -37,13 +40,9 @@ struct Known {
 
 /// Replicas by their jobs.
 #[derive(Debug, Default)]
-pub(super) struct Replicas(Mutex<HashMap<JobId, Known>>);
+pub(super) struct Replicas(Locked<HashMap<JobId, Known>>);
 
 impl Replicas {
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The replica of a job at this place, with its connections if it was there before.
     pub(super) fn at(
         &self,
@@ -51,7 +50,7 @@ impl Replicas {
         place: Place,
         connect: impl FnOnce() -> Arc<dyn Connector>,
     ) -> Arc<Replica> {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if let Some(before) = known.get_mut(&job.id).filter(|known| known.place == place) {
             before.leaves = false;
             before.replica.readmit();
@@ -70,7 +69,7 @@ impl Replicas {
 
     /// The job gets no new requests. `None`: it got none.
     pub(super) fn withdraw(&self, job: JobId) -> Option<Arc<Replica>> {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         let known = known.get_mut(&job).filter(|known| !known.leaves)?;
         known.leaves = true;
         known.replica.retire();
@@ -79,25 +78,42 @@ impl Replicas {
 
     /// Its last request is answered; if it gets requests again by now, it stays.
     pub(super) fn forget(&self, job: JobId) {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.get(&job).is_some_and(|known| known.leaves) {
             known.remove(&job);
         }
     }
 
+    /// Whether the job gets requests where its row says that it is.
+    pub(super) fn is_routed(&self, job: &JobRow) -> bool {
+        self.0.lock().get(&job.id).is_some_and(|known| {
+            let is_there = |port| Place::of(job, known.place.address.as_ref(), port) == known.place;
+            !known.leaves && job.job_spec.service_port.is_some_and(is_there)
+        })
+    }
+
+    /// The runs that have replicas on an instance.
+    pub(super) fn on(&self, instance: InstanceId) -> BTreeSet<RunId> {
+        let known = self.0.lock();
+        let there = known
+            .values()
+            .filter(|known| known.place.instance == Some(instance));
+        there.map(|known| known.run).collect()
+    }
+
     /// Whether the job gets requests, or some are under way.
     pub(super) fn serves(&self, job: JobId) -> bool {
-        self.lock().contains_key(&job)
+        self.0.lock().contains_key(&job)
     }
 
     /// The run of a job that gets requests, or has got some.
     pub(super) fn run_of(&self, job: JobId) -> Option<RunId> {
-        self.lock().get(&job).map(|known| known.run)
+        self.0.lock().get(&job).map(|known| known.run)
     }
 
     /// The jobs of a run that get requests.
     pub(super) fn of_run(&self, run: RunId) -> Vec<JobId> {
-        let known = self.lock();
+        let known = self.0.lock();
         let routed = known
             .iter()
             .filter(|(_, known)| known.run == run && !known.leaves);

@@ -13,10 +13,11 @@ use super::announce::{say, shown_path};
 use super::bootstrap::{self, First};
 use super::identity::DirectoryLock;
 use super::options::{EngineContext, EngineStart, ServerOptions, StopEngine};
-use super::{ServerError, directory};
+use super::{ServerError, directory, listening};
 use crate::backends::StoredBackends;
 use crate::blobs::Bucket;
 use crate::config::{self, ServerConfig};
+use crate::connections;
 use crate::engine_handle::NoEngine;
 use crate::job_maker::JobMaker;
 use crate::log_store;
@@ -66,7 +67,12 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
-    let services = ServiceRoutes::new(&data, edge.settings.service_patience(), options.prompts);
+    let services = ServiceRoutes::new(
+        &data,
+        edge.settings.service_patience(),
+        connections::passed_on(listening::raise_file_limit()),
+        options.prompts,
+    );
     let context = EngineContext {
         identity: None,
         services: services.clone(),

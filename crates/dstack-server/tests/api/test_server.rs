@@ -9,6 +9,7 @@ use axum::http::Request;
 use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
+use dstack_proxy::Limits;
 use dstack_proxy::models::Renderer;
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
@@ -215,7 +216,12 @@ impl TestServer {
         };
         let edge =
             Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
-        let services = ServiceRoutes::new(&data, edge.settings.service_patience(), Renderer::new("", []));
+        let services = ServiceRoutes::new(
+            &data,
+            edge.settings.service_patience(),
+            Limits::default(),
+            Renderer::new("", []),
+        );
         let state = Arc::new(AppState {
             data: Arc::new(data),
             auth: Arc::new(auth),
