@@ -20,7 +20,17 @@ pub async fn killed_everywhere<S: Future<Output = Arc<DieAt>>>(
     times: impl IntoIterator<Item = u32> + Clone,
     story: impl Fn(&'static str, u32) -> S,
 ) -> BTreeSet<&'static str> {
-    let points = story("nowhere", 1).await.seen();
+    killed_where(|_| true, times, story).await
+}
+
+/// As [`killed_everywhere`], at those failpoints only that are `wanted`.
+pub async fn killed_where<S: Future<Output = Arc<DieAt>>>(
+    wanted: impl Fn(&str) -> bool,
+    times: impl IntoIterator<Item = u32> + Clone,
+    story: impl Fn(&'static str, u32) -> S,
+) -> BTreeSet<&'static str> {
+    let mut points = story("nowhere", 1).await.seen();
+    points.retain(|point| wanted(point));
     for point in &points {
         for nth in times.clone() {
             if !story(point, nth).await.fired() {

@@ -22,7 +22,7 @@ pub mod world;
 
 pub use clouds::Clouds;
 pub use hosts::{Faults, Hosts, Script};
-pub use kills::killed_everywhere;
+pub use kills::{killed_everywhere, killed_where};
 pub use servers::Server;
 pub use services::Answer;
 pub use waits::Unmet;

@@ -216,7 +216,7 @@ async fn deployed_under_load(point: &'static str, nth: u32) -> Arc<DieAt> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_at_every_failpoint_a_deployment_cuts_no_request_short() {
-    let points = dstack_sim::killed_everywhere(1..=6, deployed_under_load).await;
+async fn killed_wherever_requests_move_a_deployment_cuts_no_request_short() {
+    let points = killed_where(moves_requests, PASSINGS, deployed_under_load).await;
     assert!(points.len() >= 10, "{points:?}");
 }
