@@ -1,5 +1,5 @@
 //! Requests that the server passes on to services: to processes and containers of this machine, through updates, kills and restarts.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // tests
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -109,6 +109,8 @@ impl Load {
         let ends: &'static AtomicBool = Box::leak(Box::default());
         let start = |_| {
             let (url, token) = (url(server, ""), server.token().to_owned());
+            // A client of its own, which nobody supervises.
+            #[allow(clippy::disallowed_methods)]
             thread::spawn(move || {
                 let mut answers = BTreeMap::new();
                 while !ends.load(Ordering::Acquire) {

@@ -1595,24 +1595,6 @@ export interface paths {
                     };
                     content?: never;
                 };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
             };
         };
         /** To the root of a service */
@@ -1634,24 +1616,6 @@ export interface paths {
                         [name: string]: unknown;
                     };
                     content?: never;
-                };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
                 };
             };
         };
@@ -1675,24 +1639,6 @@ export interface paths {
                     };
                     content?: never;
                 };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
             };
         };
         /** To the root of a service */
@@ -1714,24 +1660,6 @@ export interface paths {
                         [name: string]: unknown;
                     };
                     content?: never;
-                };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
                 };
             };
         };
@@ -1756,24 +1684,6 @@ export interface paths {
                     };
                     content?: never;
                 };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
             };
         };
         /** To the root of a service */
@@ -1795,24 +1705,6 @@ export interface paths {
                         [name: string]: unknown;
                     };
                     content?: never;
-                };
-                /** @description Refused */
-                429: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
-                };
-                /** @description Refused */
-                503: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["Busy"];
-                    };
                 };
             };
         };
@@ -2089,7 +1981,7 @@ export interface paths {
                 };
             };
             responses: {
-                /** @description A completion, as the OpenAI API has it */
+                /** @description What the model answers, as the OpenAI API has it */
                 200: {
                     headers: {
                         [name: string]: unknown;
@@ -2098,76 +1990,172 @@ export interface paths {
                         "application/json": unknown;
                     };
                 };
-                /** @description Refused */
-                400: {
+                /** @description Refused, by the server or the model */
+                default: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["BadRequest"];
+                        "application/json": Record<string, never>;
                     };
                 };
-                /** @description Refused */
-                403: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PlainError"];
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/proxy/models/{project_name}/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Completes a text */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    project_name: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": {
+                        model: string;
                     };
                 };
-                /** @description Refused */
-                404: {
+            };
+            responses: {
+                /** @description What the model answers, as the OpenAI API has it */
+                200: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["PlainError"];
+                        "application/json": unknown;
                     };
                 };
-                /** @description Refused */
-                408: {
+                /** @description Refused, by the server or the model */
+                default: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["PlainError"];
+                        "application/json": Record<string, never>;
                     };
                 };
-                /** @description Refused */
-                413: {
-                    headers: {
-                        [name: string]: unknown;
-                    };
-                    content: {
-                        "application/json": components["schemas"]["PlainError"];
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/proxy/models/{project_name}/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Makes vectors of texts */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    project_name: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": {
+                        model: string;
                     };
                 };
-                /** @description Refused */
-                422: {
+            };
+            responses: {
+                /** @description What the model answers, as the OpenAI API has it */
+                200: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["ValidationError"];
+                        "application/json": unknown;
                     };
                 };
-                /** @description Refused */
-                429: {
+                /** @description Refused, by the server or the model */
+                default: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["Busy"];
+                        "application/json": Record<string, never>;
                     };
                 };
-                /** @description Refused */
-                503: {
+            };
+        };
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/proxy/models/{project_name}/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Responds as OpenAI's responses do */
+        post: {
+            parameters: {
+                query?: never;
+                header?: never;
+                path: {
+                    project_name: string;
+                };
+                cookie?: never;
+            };
+            requestBody: {
+                content: {
+                    "application/json": {
+                        model: string;
+                    };
+                };
+            };
+            responses: {
+                /** @description What the model answers, as the OpenAI API has it */
+                200: {
                     headers: {
                         [name: string]: unknown;
                     };
                     content: {
-                        "application/json": components["schemas"]["Busy"];
+                        "application/json": unknown;
+                    };
+                };
+                /** @description Refused, by the server or the model */
+                default: {
+                    headers: {
+                        [name: string]: unknown;
+                    };
+                    content: {
+                        "application/json": Record<string, never>;
                     };
                 };
             };

@@ -9,7 +9,6 @@ use axum::http::Request;
 use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
 use dstack_logs::{Durability, FileLogStore};
-use dstack_proxy::Limits;
 use dstack_proxy::models::Renderer;
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
@@ -219,7 +218,7 @@ impl TestServer {
         let services = ServiceRoutes::new(
             &data,
             edge.settings.service_patience(),
-            Limits::default(),
+            dstack_proxy::Limits::default(),
             Renderer::new("", []),
         );
         let state = Arc::new(AppState {
