@@ -11,14 +11,10 @@ use super::pairs::Pairs;
 use crate::http::Answer;
 
 /// What our server says beyond the reference; its clients ignore members that they do not know.
-const ADDED: [&str; 6] = [
-    "waiting_for",
-    "waiting_kind",
-    "waits_until",
-    "notice",
-    "notices",
-    "error",
-];
+const ADDED: [&str; 5] = ["waiting_for", "waiting_kind", "waits_until", "notice", "notices"];
+
+/// The same of refusals as a whole, where clients of the OpenAI API look for it.
+const ADDED_TO_REFUSALS: &str = "error";
 
 /// One place where an answer differs from the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,11 +259,13 @@ impl Comparison<'_> {
             }
             path.pop();
         }
+        let is_refusal = path.is_empty() && recorded.contains_key("detail");
+        let is_added = |key: &str| ADDED.contains(&key) || is_refusal && key == ADDED_TO_REFUSALS;
         let known: Vec<String> = recorded.keys().map(|key| self.pairs.translate(key)).collect();
         for (key, value) in actual
             .iter()
             .filter(|(key, _)| !known.contains(key) && !recorded.contains_key(*key))
-            .filter(|(key, _)| !ADDED.contains(&key.as_str()))
+            .filter(|(key, _)| !is_added(key))
         {
             path.push(Step::Key(key.clone()));
             self.differ(path, "nothing", &shorten(&value.to_string()));

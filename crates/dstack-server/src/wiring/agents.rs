@@ -88,7 +88,7 @@ impl Ports for ConnectedAgents {
             AgentAddress::Local { host, .. } => self.here(host).is_none(),
             AgentAddress::Ssh { .. } | AgentAddress::Container { .. } => false,
         };
-        match service_port(address, job, port) {
+        match service_port(address, job.project_id, job.job_runtime_data.as_deref(), port) {
             // Says why it is not reached.
             _ if elsewhere => self.connector(address, Some(port)),
             Ok(ServicePort::Here(port)) => Arc::new(TcpConnector {
