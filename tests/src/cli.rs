@@ -65,6 +65,32 @@ impl Cli {
         ])
     }
 
+    /// Knows this server from now on.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn knows(&self, server: &Server) {
+        let added = self.add_project(server);
+        assert!(
+            added.as_ref().is_ok_and(|added| added.code == Some(0)),
+            "{added:?}"
+        );
+    }
+
+    /// Runs a command that must succeed; what it printed.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn succeeds(&self, args: &[&str]) -> String {
+        let ended = self.run(args);
+        assert!(
+            ended.as_ref().is_ok_and(|ended| ended.code == Some(0)),
+            "dstack {}:\n{ended:?}",
+            args.join(" ")
+        );
+        ended.map(|ended| ended.text).unwrap_or_default()
+    }
+
     /// Runs a command to its end.
     pub fn run(&self, args: &[&str]) -> Result<Ended> {
         let mut command = self.command(args);

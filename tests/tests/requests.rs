@@ -30,18 +30,21 @@ mod ours {
     }
 }
 
-fn apply(cli: &Cli, service: &str) -> String {
+fn apply(cli: &Cli, service: &str) {
     cli.write("service.yml", service).unwrap();
-    let ended = cli.run(&["apply", "-f", "service.yml", "-y", "-d"]).unwrap();
-    assert_eq!(ended.code, Some(0), "{}", ended.text);
-    ended.text
+    cli.succeeds(&["apply", "-f", "service.yml", "-y", "-d"]);
+}
+
+fn get(url: &str, token: Option<&str>) -> Answer {
+    send("GET", url, token)
 }
 
 /// A request as a browser or curl sends it.
-fn get(url: &str, token: Option<&str>) -> Answer {
+fn send(method: &str, url: &str, token: Option<&str>) -> Answer {
     let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
     let headers: Vec<_> = token.into_iter().collect();
-    Client::default().send("GET", url, &headers, None).unwrap()
+    let body = (method == "POST").then(|| b"x".to_vec());
+    Client::default().send(method, url, &headers, body).unwrap()
 }
 
 fn url(server: &Server, path: &str) -> String {
@@ -57,14 +60,9 @@ fn until_answered(server: &Server, run: &Run<'_>, path: &str) -> Answer {
     answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", run.get().unwrap(), server.output()))
 }
 
-fn added(cli: &Cli, server: &Server) {
-    let added = cli.add_project(server).unwrap();
-    assert_eq!(added.code, Some(0), "{}", added.text);
-}
-
 fn a_service_answers_at_its_url(cli: &Cli) {
     let mut server = need!(Setup::local()).start().unwrap();
-    added(cli, &server);
+    cli.knows(&server);
     let service = format!(
         "type: service\nname: web\nport: 18453\ncommands:\n  - echo of-the-service > page.txt\n  \
          - exec python3 -m http.server 18453 --bind 127.0.0.1\n{SMALL_YAML}"
@@ -91,8 +89,7 @@ fn a_service_answers_at_its_url(cli: &Cli) {
     })
     .unwrap();
 
-    let stopped = cli.run(&["stop", "web", "-y"]).unwrap();
-    assert_eq!(stopped.code, Some(0), "{}", stopped.text);
+    cli.succeeds(&["stop", "web", "-y"]);
     let run = attach(&server, "web");
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
     let gone = get(&url(&server, "page.txt"), None);
@@ -106,23 +103,31 @@ struct Load {
 }
 
 impl Load {
-    fn on(server: &Server, threads: usize) -> Load {
+    /// Most of them short and repeated if they fail; some take a second, and are not.
+    fn on(server: &Server) -> Load {
         let ends: &'static AtomicBool = Box::leak(Box::default());
-        let start = |_| {
-            let (url, token) = (url(server, ""), server.token().to_owned());
+        let start = |(method, path): (&'static str, &str)| {
+            let (url, token) = (url(server, path), server.token().to_owned());
             // A client of its own, which nobody supervises.
             #[allow(clippy::disallowed_methods)]
             thread::spawn(move || {
                 let mut answers = BTreeMap::new();
                 while !ends.load(Ordering::Acquire) {
-                    let answer = get(&url, Some(&token));
+                    let answer = send(method, &url, Some(&token));
                     let text = format!("{} {}", answer.status, answer.text().trim());
                     *answers.entry(text).or_default() += 1;
                 }
                 answers
             })
         };
-        let threads = (0..threads).map(start).collect();
+        let asked = [
+            ("GET", ""),
+            ("GET", ""),
+            ("GET", ""),
+            ("POST", "cgi-bin/slow"),
+            ("POST", "cgi-bin/slow"),
+        ];
+        let threads = asked.into_iter().map(start).collect();
         Load { ends, threads }
     }
 
@@ -139,9 +144,11 @@ impl Load {
 }
 
 fn in_containers(image: &str, replicas: u8, page: &str) -> String {
+    let slow = r##"printf '#!/bin/sh\nsleep 1\nprintf "Content-Type: text/plain\\r\\n\\r\\nslow\\n"\n' > /www/cgi-bin/slow"##;
     format!(
         "type: service\nname: web\nport: 8000\nimage: {image}\nreplicas: {replicas}\nstop_duration: 5s\ncommands:\n  \
-         - mkdir /www && echo {page} > /www/index.html\n  - exec httpd -f -p 127.0.0.1:8000 -h /www\n\
+         - mkdir -p /www/cgi-bin && echo {page} > /www/index.html\n  - |\n    {slow}\n  - chmod +x /www/cgi-bin/slow\n  \
+         - exec httpd -f -p 127.0.0.1:8000 -h /www\n\
          probes: [{{type: http, url: /index.html, interval: 1s}}]\n{SMALL_YAML}"
     )
 }
@@ -174,13 +181,13 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     let image = need!(parts::image());
     let setup = need!(Setup::local()).variable("DSTACK_LOCAL_RUNTIME", "docker");
     let (server, cli) = (setup.start().unwrap(), need!(Cli::ours()));
-    added(&cli, &server);
+    cli.knows(&server);
     // A machine may have room for two only: the old replica and the new one.
     apply(&cli, &in_containers(&image, 1, "first"));
     let run = attach(&server, "web");
     assert_eq!(until_answered(&server, &run, "").text(), "first\n");
 
-    let load = Load::on(&server, 4);
+    let load = Load::on(&server);
     apply(&cli, &in_containers(&image, 1, "second"));
     let updated = eventually("the replica is replaced", TEST_TIMEOUT, || {
         let all = replicas(&run);
@@ -192,6 +199,7 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     let answers = load.end();
     updated.unwrap_or_else(|error| panic!("{error:#}\n{answers:?}\n{:#}", run.get().unwrap()));
     all_well(&answers);
+    assert!(answers.contains_key("200 slow"), "{answers:?}");
     assert!(
         answers.contains_key("200 first") && answers.contains_key("200 second"),
         "{answers:?}"
@@ -211,7 +219,7 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
         .find(|one| one["status"] == "running")
         .unwrap();
     let task = format!("label=ai.dstack.shim.task-id={}", victim["id"].as_str().unwrap());
-    let load = Load::on(&server, 4);
+    let load = Load::on(&server);
     let listed = Command::new("docker")
         .args(["ps", "-q", "--filter", &task])
         .output()
@@ -240,7 +248,7 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
 /// A service whose command is one of the Python programs of these tests.
 fn python_service(server: &Server, program: &str, more: &str) -> Cli {
     let cli = Cli::ours().unwrap();
-    added(&cli, server);
+    cli.knows(server);
     apply(
         &cli,
         &format!("type: service\nname: web\ncommands:\n  - exec {program}\n{more}{SMALL_YAML}"),

@@ -23,12 +23,6 @@ mod ours {
     }
 }
 
-fn succeeds(cli: &Cli, args: &[&str]) -> String {
-    let ended = cli.run(args).unwrap();
-    assert_eq!(ended.code, Some(0), "dstack {}:\n{}", args.join(" "), ended.text);
-    ended.text
-}
-
 fn write(cli: &Cli, says: &str) {
     let service = format!(
         "type: service\nname: web\nport: 8000\ncommands:\n  - echo {says}\n  - sleep 1000\n{SMALL_YAML}"
@@ -47,21 +41,20 @@ fn submissions(run: &Value) -> Vec<Value> {
 
 fn a_service_is_applied_updated_and_stopped(cli: &Cli) {
     let server = need!(Setup::local()).start().unwrap();
-    let added = cli.add_project(&server).unwrap();
-    assert_eq!(added.code, Some(0), "{}", added.text);
+    cli.knows(&server);
     write(cli, "first");
-    succeeds(cli, &["apply", "-f", "service.yml", "-y", "-d"]);
+    cli.succeeds(&["apply", "-f", "service.yml", "-y", "-d"]);
     let run = attach(&server, "web");
     run.wait_for(&["running"]).unwrap();
     run.wait_for_log("first").unwrap();
     let shown = run.get().unwrap();
     assert_eq!(shown["service"]["url"], "/proxy/services/main/web/");
-    let listed = succeeds(cli, &["ps"]);
+    let listed = cli.succeeds(&["ps"]);
     assert!(listed.contains("web") && listed.contains("running"), "{listed}");
 
     // Another command: the replica is replaced by one that runs it, and ends only then.
     write(cli, "second");
-    succeeds(cli, &["apply", "-f", "service.yml", "-y", "-d"]);
+    cli.succeeds(&["apply", "-f", "service.yml", "-y", "-d"]);
     let replaced = eventually("the first replica is replaced", TEST_TIMEOUT, || {
         let all = submissions(&run.get()?);
         let ended = all[0]["status"] == "terminated";
@@ -73,6 +66,6 @@ fn a_service_is_applied_updated_and_stopped(cli: &Cli) {
     assert_eq!(replaced[1]["deployment_num"], 1);
     assert_eq!(run.status().unwrap(), "running");
 
-    succeeds(cli, &["stop", "web", "-y"]);
+    cli.succeeds(&["stop", "web", "-y"]);
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
 }

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { createServer, request } from "node:http";
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
-import { ADMIN, needed, Server } from "./server";
+import { ADMIN, freePort, needed, Server } from "./server";
 
 let server: Server;
 let browser: Browser;
@@ -645,4 +645,37 @@ test("the first load is small, and kept", async () => {
   expect(unpacked).toBeLessThan(500_000);
   const script = await fetch(`${server.url}/${await page.evaluate(() => new URL((document.querySelector("script[src]") as HTMLScriptElement).src).pathname.slice(1))}`);
   expect(script.headers.get("cache-control")).toContain("immutable");
+});
+
+test("a model that is served answers in the page, and says so when it does not", async () => {
+  const program = new URL("../../tests/python/openai_model.py", import.meta.url).pathname;
+  const port = await freePort();
+  const id = await server.apply("talker", {
+    type: "service",
+    port,
+    model: "org/echo",
+    commands: [`exec python3 ${program} ${port} org/echo`],
+    probes: [{ type: "http", url: "/v1/models", interval: 1 }],
+  });
+  await server.until(id, "running");
+  const listed = async () => (await fetch(`${server.url}/proxy/models/main/models`, { headers: { Authorization: `Bearer ${ADMIN}` } })).text();
+  await expect.poll(listed, PATIENCE).toContain("org/echo");
+
+  const page = await open("/projects/main/models/talker");
+  await heading(page, "org/echo");
+  const chat = page.getByRole("log", { name: "Chat" });
+  const said = async (text: string) => (await chat.innerText()).split(text).length - 1;
+  const say = async (text: string) => {
+    await page.getByLabel("Message").fill(text);
+    await page.getByLabel("Message").press("Enter");
+  };
+  await say("one two three");
+  // The question, and the model's echo of it.
+  await expect.poll(() => said("one two three"), PATIENCE).toBe(2);
+  await shoot(page, "chat");
+  await say("fail");
+  await page.getByText("The model answered with status 400").waitFor();
+  await server.call("project/main/runs/stop", { runs_names: ["talker"], abort: true });
+  await say("is anybody there");
+  await page.getByText("The model answered with status 404").waitFor();
 });

@@ -92,7 +92,12 @@ export class Server {
 
   /** Submits a task, and gives its id. */
   async submit(name: string, commands: string[]): Promise<string> {
-    const configuration = { type: "task", commands, resources: { cpu: "1..", memory: "0.1GB..", disk: "1GB.." } };
+    return this.apply(name, { type: "task", commands });
+  }
+
+  /** Submits a run, and gives its id. */
+  async apply(name: string, what: object): Promise<string> {
+    const configuration = { ...what, resources: { cpu: "1..", memory: "0.1GB..", disk: "1GB.." } };
     const run = await this.call<{ id: string }>("project/main/runs/apply", { force: false, plan: { run_spec: { run_name: name, configuration }, current_resource: null } });
     return run.id;
   }
@@ -114,7 +119,7 @@ export function needed(name: string): string {
   return value;
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const listener = createServer();
     listener.on("error", reject);

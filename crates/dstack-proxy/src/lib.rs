@@ -21,6 +21,8 @@ pub mod forward;
 mod later;
 pub mod limits;
 pub mod models;
+#[cfg(test)]
+mod nowhere;
 pub mod probe;
 pub mod rate_limit;
 pub mod replica;

@@ -67,7 +67,7 @@ pub struct Limits {
     pub writes: usize,
     /// Uploads of code and files at a time.
     pub uploads: usize,
-    /// Bytes of bodies that are held.
+    /// Bytes of bodies that are held; half as many besides of calls of models.
     pub body_bytes: usize,
 }
 
@@ -93,6 +93,7 @@ pub struct Overload {
     write_turns: Arc<Semaphore>,
     plan_turns: Arc<Semaphore>,
     memory: BodyMemory,
+    model_memory: BodyMemory,
     workers: Option<Handle>,
 }
 
@@ -167,6 +168,7 @@ impl Overload {
             write_turns: semaphore(TURNS),
             plan_turns: semaphore(TURNS),
             memory: BodyMemory::new(limits.body_bytes),
+            model_memory: BodyMemory::new(limits.body_bytes / 2),
             workers,
         }
     }
@@ -174,6 +176,11 @@ impl Overload {
     /// Memory for bodies.
     pub(crate) const fn memory(&self) -> &BodyMemory {
         &self.memory
+    }
+
+    /// Memory for calls of models, which are held until the model has answered: those of the API do not wait for it.
+    pub(crate) const fn model_memory(&self) -> &BodyMemory {
+        &self.model_memory
     }
 
     /// A place for a call of a route of the table.

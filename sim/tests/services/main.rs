@@ -326,15 +326,7 @@ async fn deployed_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         let ended = world.finished(&run, 10 * MINUTE).await;
         assert_eq!(ended.unwrap(), RunStatus::Terminated, "{point} {nth}");
     };
-    let next_engine = async {
-        engine.stopped().await;
-        let _engine = world.start().await.unwrap();
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = story => {}
-        () = next_engine => {}
-    }
+    until_told(&world, &engine, story).await;
     assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "{point} {nth}");
     death
 }
@@ -363,5 +355,18 @@ async fn deployments_arrive_over_a_bad_line() {
         world.stop(&engine, &run, false).await.unwrap();
         world.finished(&run, 60 * MINUTE).await.unwrap();
         assert_eq!(invariants::at_rest(&world), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+/// Tells a story to its end; an engine that is killed meanwhile is followed by the next one.
+async fn until_told(world: &World, engine: &Engine, story: impl Future<Output = ()>) {
+    let next_engine = async {
+        engine.stopped().await;
+        let _engine = world.start().await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = story => {}
+        () = next_engine => {}
     }
 }

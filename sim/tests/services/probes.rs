@@ -541,15 +541,7 @@ async fn probed_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         };
         world.until("v2", 20 * MINUTE, arrives).await.unwrap();
     };
-    let next_engine = async {
-        engine.stopped().await;
-        let _engine = world.start().await.unwrap();
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = story => {}
-        () = next_engine => {}
-    }
+    until_told(&world, &engine, story).await;
     for job in jobs(&world, &run) {
         let ready = told(&world, job.id).iter().filter(|text| *text == READY).count();
         assert!(ready <= 1, "{point} {nth}: {:?}", told(&world, job.id));

@@ -95,17 +95,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::nowhere::Nowhere;
     use crate::replica::Visit;
-
-    #[derive(Debug)]
-    struct Nowhere;
-
-    #[async_trait]
-    impl Connector for Nowhere {
-        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
-            Err(io::ErrorKind::ConnectionRefused.into())
-        }
-    }
 
     fn replicas(count: u128) -> Vec<Arc<Replica>> {
         let replica = |id| Arc::new(Replica::new(JobId::new(Uuid::from_u128(id)), Arc::new(Nowhere)));

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use dstack_agent_api::http::{Connector, Wire};
 use dstack_system::Locked;
 use futures_util::stream;
 use http::header::CONTENT_TYPE;
@@ -20,19 +19,9 @@ use uuid::Uuid;
 use super::usage::{Accounting, TokenUsage};
 use crate::body::{BoxError, ProxyBody, full, refusal};
 use crate::forward::{Forward, NotReceived};
+use crate::nowhere::Nowhere;
 use crate::replica::Replica;
 use crate::routes::{ChatFormat, Model, Paths, Service};
-
-/// Nothing is there.
-#[derive(Debug)]
-struct Nowhere;
-
-#[async_trait]
-impl Connector for Nowhere {
-    async fn connect(&self) -> io::Result<Box<dyn Wire>> {
-        Err(io::ErrorKind::ConnectionRefused.into())
-    }
-}
 
 /// A service of project `main` without a model and with a replica.
 pub(super) fn plain_service(run: &str) -> Service {

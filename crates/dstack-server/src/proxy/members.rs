@@ -12,19 +12,28 @@ use crate::error::{ApiError, Result};
 use crate::overload::Kind;
 use crate::state::AppState;
 
-/// Whether the caller is a member; unknown projects look the same as missing permissions.
+/// Somebody who may use the services of a project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Name of the project as it is stored: it counts in any case.
+    pub(super) project: String,
+    /// Name of the API token that they use, if it is for reading only.
+    pub(super) reads_by: Option<String>,
+}
+
+/// Who calls, if it is a member; unknown projects look the same as missing permissions.
 ///
 /// # Errors
 /// The answer to give instead.
-pub(super) async fn check(
+pub(super) async fn admit(
     state: &AppState,
     project: &str,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
-) -> std::result::Result<(), Response<Body>> {
-    match as_read(state, is_member(state, project, headers, peer)).await {
-        Ok(true) => Ok(()),
-        Ok(false) => {
+) -> std::result::Result<Member, Response<Body>> {
+    match as_read(state, member(state, project, headers, peer)).await {
+        Ok(Some(member)) => Ok(member),
+        Ok(None) => {
             let detail = format!("Unauthenticated or unauthorized to access project {project}");
             Err(refusal(StatusCode::FORBIDDEN, &detail))
         }
@@ -57,20 +66,28 @@ async fn as_read<T>(state: &AppState, work: impl Future<Output = Result<T>>) -> 
     within_time(work).await
 }
 
-async fn is_member(
+async fn member(
     state: &AppState,
     project: &str,
     headers: &HeaderMap,
     peer: Option<IpAddr>,
-) -> Result<bool> {
+) -> Result<Option<Member>> {
     let Some(token) = bearer(headers) else {
-        return Ok(false);
+        return Ok(None);
     };
     let (access, now) = (&state.auth.access, state.data.clock.now());
     let caller = match access.authenticate(token, peer, now, Freshness::Cached).await {
-        Err(ApiError::InvalidToken) => return Ok(false),
+        Err(ApiError::InvalidToken) => return Ok(None),
         authenticated => authenticated?,
     };
     let project = access.project(project, Freshness::Cached).await?;
-    Ok(project.is_some_and(|project| project.is_member(&caller.user) && caller.reaches(project.row.id)))
+    let project = project.filter(|project| project.is_member(&caller.user) && caller.reaches(project.row.id));
+    Ok(project.map(|project| Member {
+        project: project.row.name.clone(),
+        reads_by: caller
+            .token
+            .as_ref()
+            .filter(|token| token.read_only)
+            .map(|token| token.name.clone()),
+    }))
 }

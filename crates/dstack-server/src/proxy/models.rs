@@ -7,10 +7,13 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{Extensions, HeaderMap, Response};
 use axum::routing::post;
+use dstack_proxy::ProxyBody;
 use dstack_proxy::models::{self, Call, Endpoint};
+use http_body_util::BodyExt as _;
 
 use super::members;
 use crate::access::peer;
+use crate::overload::memory::Reserved;
 use crate::request::body::{self, Received};
 use crate::state::AppState;
 
@@ -41,8 +44,8 @@ pub(super) async fn list(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Response<Body> {
-    match members::check(&state, &project, &headers, peer(&extensions)).await {
-        Ok(()) => models::list(&state.services.routes(), &project).map(Body::new),
+    match members::admit(&state, &project, &headers, peer(&extensions)).await {
+        Ok(member) => models::list(&state.services.routes(), &member.project).map(Body::new),
         Err(refused) => refused,
     }
 }
@@ -54,25 +57,31 @@ async fn call(
     request: Request,
 ) -> Response<Body> {
     let (head, body) = request.into_parts();
-    if let Err(refused) = members::check(&state, &project, &head.headers, peer(&head.extensions)).await {
-        return refused;
-    }
-    let memory = state.edge.overload.memory();
-    // What is reserved for the body stays so until the answer has begun.
-    let (bytes, _reserved) = match body::read(&head.headers, body, MAX_CALL, memory).await {
+    let admitted = members::admit(&state, &project, &head.headers, peer(&head.extensions)).await;
+    let member = match admitted {
+        Ok(member) => member,
+        Err(refused) => return refused,
+    };
+    let memory = state.edge.overload.model_memory();
+    let (bytes, reserved) = match body::read(&head.headers, body, MAX_CALL, memory).await {
         Ok(Received { bytes, reserved }) => (bytes, reserved),
         Err(error) => return error.into_response(),
     };
     let call = Call {
-        project: &project,
+        project: &member.project,
         endpoint,
         headers: &head.headers,
         body: bytes,
     };
-    let answer = state
-        .services
-        .models()
-        .answer(&|| state.services.routes(), call)
-        .await;
-    answer.map(Body::new)
+    let routes = || state.services.routes();
+    let answer = state.services.models().answer(&routes, call).await;
+    answer.map(|body| held_to_its_end(body, reserved))
+}
+
+/// A model may answer before it has read the call, which is held until then.
+fn held_to_its_end(body: ProxyBody, reserved: Option<Reserved>) -> Body {
+    Body::new(body.map_frame(move |frame| {
+        let _held = &reserved;
+        frame
+    }))
 }

@@ -72,7 +72,11 @@ async fn admit(
     if !service.auth {
         return Ok(service);
     }
-    members::check(state, &project, headers, peer(&head.extensions)).await?;
+    let member = members::admit(state, &project, headers, peer(&head.extensions)).await?;
+    if let Some(token) = member.reads_by.filter(|_| !head.method.is_safe()) {
+        let detail = format!("The token {token} is for reading only");
+        return Err(refusal(StatusCode::FORBIDDEN, &detail));
+    }
     // It may have other replicas by now.
     found(state, &project, run)
 }
@@ -128,9 +132,17 @@ async fn to_service(state: &AppState, service: &Service, mut head: Parts, body: 
     }
     let body: ProxyBody = body.map_err(Into::into).boxed_unsync();
     let request = Request::from_parts(head, body);
-    let answer = state.services.forwarder().forward(service, request).await;
+    let mut answer = state.services.forwarder().forward(service, request).await;
+    if state.edge.settings.sandbox_services {
+        // A second policy: what the service says itself counts as well.
+        let headers = answer.headers_mut();
+        headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
+    }
     answer.map(Body::new)
 }
+
+/// All that pages do but being of the origin that they came from.
+const SANDBOX: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 
 /// The token let its bearer in here, and is nobody else's affair.
 fn take_token(headers: &mut HeaderMap) {

@@ -1,7 +1,6 @@
 //! Probes, sent over the connections that requests take.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dstack_model::runs::ProbeSpec;
 use dstack_store::JobSnapshot;
@@ -19,8 +18,7 @@ pub(super) async fn ask(inner: &Arc<Inner>, snapshot: &JobSnapshot, probe: &Prob
     };
     let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_deref());
     let connector = inner.connector(address, job, port);
-    let limit = Duration::from_secs(u64::try_from(probe.timeout).unwrap_or(0));
-    dstack_proxy::probe::ask(connector.as_ref(), request(probe)?, limit)
+    dstack_proxy::probe::ask(connector.as_ref(), request(probe)?)
         .await
         .map_err(|error| error.to_string())
 }

@@ -63,7 +63,9 @@ impl Replicas {
             replica: Arc::clone(&replica),
             leaves: false,
         };
-        known.insert(job.id, now);
+        if let Some(elsewhere) = known.insert(job.id, now) {
+            elsewhere.replica.retire();
+        }
         replica
     }
 

@@ -55,7 +55,10 @@ async fn replica() -> SocketAddr {
 
 /// A server whose services all run in this process.
 async fn serving(more: Value) -> Server {
-    let server = Server::new().await;
+    serving_on(Server::new().await, more).await
+}
+
+async fn serving_on(server: Server, more: Value) -> Server {
     reach(&server, replica().await);
     apply(&server, more).await.ok();
     run(&server).await;
@@ -316,4 +319,62 @@ async fn who_asks_is_looked_up_as_calls_of_the_api_are() {
         let answer = get(&server, path, Some(ADMIN)).await;
         assert_ne!(answer.status, 429, "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_token_for_reading_only_gets_no_further_than_reading() {
+    let server = serving(json!({"model": "org/m"})).await;
+    let made = server
+        .post(
+            ADMIN,
+            "/api/users/tokens/create",
+            json!({"name": "reader", "read_only": true}),
+        )
+        .await
+        .ok();
+    let reader = made["token"].as_str().unwrap();
+    let path = "/proxy/services/main/web/";
+    for (method, status) in [
+        ("GET", 200),
+        ("HEAD", 200),
+        ("OPTIONS", 200),
+        ("POST", 403),
+        ("DELETE", 403),
+    ] {
+        let answer = server.send(request(method, path, Some(reader), None)).await;
+        assert_eq!(answer.status, status, "{method}: {}", answer.body);
+    }
+    // A model that answers changes nothing here.
+    let chat = json!({"model": "org/m", "messages": []});
+    let answer = server
+        .post(reader, "/proxy/models/main/chat/completions", chat)
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn names_of_projects_count_in_any_case() {
+    let server = serving(json!({"model": "org/m"})).await;
+    let answer = get(&server, "/proxy/services/MAIN/web/x", Some(ADMIN)).await.ok();
+    assert_eq!(answer["uri"], "/x");
+    let models = get(&server, "/proxy/models/Main/models", Some(ADMIN)).await.ok();
+    assert_eq!(models["data"][0]["id"], "org/m");
+}
+
+#[tokio::test]
+async fn pages_of_services_can_be_kept_from_the_page_of_the_server() {
+    let policy = async |server: Server| {
+        let server = serving_on(server, json!({"auth": false})).await;
+        let answer = get(&server, "/proxy/services/main/web/", None).await;
+        assert_eq!(answer.status, 200);
+        answer.headers.get("content-security-policy").cloned()
+    };
+    assert_eq!(policy(Server::new().await).await, None);
+    let server = TestServer::new().settings(|settings| settings.sandbox_services = true);
+    let sandboxed = policy(server.start().await).await.unwrap();
+    let sandboxed = sandboxed.to_str().unwrap();
+    assert!(
+        sandboxed.starts_with("sandbox ") && !sandboxed.contains("same-origin"),
+        "{sandboxed}"
+    );
 }
