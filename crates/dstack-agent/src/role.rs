@@ -133,7 +133,7 @@ fn run_runner(args: RunnerArgs) -> std::io::Result<ExitCode> {
     Ok(code)
 }
 
-/// The gateway.
+/// Runs the gateway until it is told to end, or makes one prompt where it was started for that.
 pub(crate) fn gateway(arguments: Vec<OsString>) -> ExitCode {
     let [_, render] = dstack_gateway::RENDER_PROMPT;
     if is_flag(arguments.first(), &[render]) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// How a client speaks to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// Unencrypted.
+    /// HTTP without TLS.
     Http,
     /// Over TLS.
     Https,

@@ -26,7 +26,7 @@ pub(crate) use visit::Visit;
 /// for requests are closed when it is dropped.
 #[derive(Debug)]
 pub struct Replica {
-    /// Its job.
+    /// Id of the job that answers there.
     pub id: JobId,
     connector: Arc<dyn Connector>,
     pool: Arc<Pool>,

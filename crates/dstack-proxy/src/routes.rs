@@ -12,7 +12,7 @@ use crate::replica::Replica;
 /// A service that requests are passed on to.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// Its run.
+    /// Id of the run that it is.
     pub run_id: RunId,
     /// Name of its project.
     pub project: String,
@@ -40,7 +40,7 @@ pub struct Service {
 /// Which paths of a service are passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paths {
-    /// All.
+    /// Any path.
     All,
     /// Those of a model behind a router: `/generate`, `/chat/completions` and all below `/v1/`.
     OfRouter,

@@ -22,7 +22,7 @@ pub trait Accounting: Send + Sync + fmt::Debug {
     fn used(&self, service: &Service, usage: TokenUsage);
 }
 
-/// Counts nothing.
+/// Forgets what it is told: for where nobody asks for sums.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoAccounting;
 

@@ -1,8 +1,9 @@
 //! How many probes are under way at the same time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use dstack_system::Locked;
 use dstack_units::ProjectId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
@@ -17,14 +18,14 @@ pub const MAX_PROBES_OF_PROJECT: usize = 16;
 #[derive(Debug)]
 pub struct Places {
     all: Semaphore,
-    of_projects: Mutex<HashMap<ProjectId, Arc<Semaphore>>>,
+    of_projects: Locked<HashMap<ProjectId, Arc<Semaphore>>>,
 }
 
 impl Default for Places {
     fn default() -> Self {
         Self {
             all: Semaphore::new(MAX_PROBES),
-            of_projects: Mutex::default(),
+            of_projects: Locked::default(),
         }
     }
 }
@@ -49,7 +50,7 @@ impl Places {
     }
 
     fn of_project(&self, project: ProjectId) -> Arc<Semaphore> {
-        let mut known = self.of_projects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.of_projects.lock();
         let of_project = known.entry(project);
         Arc::clone(of_project.or_insert_with(|| Arc::new(Semaphore::new(MAX_PROBES_OF_PROJECT))))
     }
