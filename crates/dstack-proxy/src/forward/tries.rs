@@ -86,11 +86,8 @@ fn candidate(place: usize, replica: &Replica) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::time::Duration;
 
-    use async_trait::async_trait;
-    use dstack_agent_api::http::{Connector, Wire};
     use dstack_units::JobId;
     use uuid::Uuid;
 

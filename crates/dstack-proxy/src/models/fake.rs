@@ -1,7 +1,6 @@
 //! Services and their answers, for tests.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
