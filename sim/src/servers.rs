@@ -15,15 +15,15 @@ use dstack_store::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow, VolumeRow};
 use dstack_store::{
     Acquired, AttachmentSnapshot, AttachmentsOf, ChangeFeed, Claim, Commit, ComputeGroupSnapshot,
-    EngineStore, EntityRef, FleetSnapshot, GatewaySnapshot, InstanceSnapshot, JobSnapshot, Lease,
-    LeaseRequest, MemoryStore, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot,
-    VolumeSnapshot, VolumeUse,
+    EngineStore, EntityRef, FleetSnapshot, GatewayReplicaSnapshot, GatewaySnapshot, InstanceSnapshot,
+    JobSnapshot, Lease, LeaseRequest, MemoryStore, PlacementGroupSnapshot, PlacementSnapshot, Result,
+    RunSnapshot, VolumeSnapshot, VolumeUse,
 };
 use dstack_system::Clock;
 use dstack_system::clock::SharedClock;
 use dstack_units::{
-    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
-    Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, GatewayReplicaId, InstanceId, JobId, PlacementGroupId,
+    ProjectId, RunId, Time, VolumeId,
 };
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -226,6 +226,9 @@ impl EngineStore for ServerStore {
     }
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         self.store.gateway(id).await
+    }
+    async fn gateway_replica(&self, id: GatewayReplicaId) -> Result<Option<GatewayReplicaSnapshot>> {
+        self.store.gateway_replica(id).await
     }
     async fn volumes(&self, project: ProjectId) -> Result<Vec<VolumeRow>> {
         self.store.volumes(project).await

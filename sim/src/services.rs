@@ -15,7 +15,7 @@ use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::task;
-use dstack_units::{InstanceId, JobId, RunId, Time};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId, Time};
 use tokio::sync::Notify;
 
 use crate::World;
@@ -353,7 +353,7 @@ impl dstack_engine::Services for Routes {
         self.read_again(|job| job.instance_id == Some(instance));
     }
 
-    fn serves(&self, job: JobId) -> bool {
+    fn serves(&self, job: JobId, _gateway: Option<GatewayId>) -> bool {
         let mut state = self.services.lock();
         let known = state.servers.get(self.server);
         let serves = known.is_some_and(|known| known.routes.contains_key(&job));
@@ -361,6 +361,14 @@ impl dstack_engine::Services for Routes {
             state.waiting.insert(job, self.server);
         }
         serves
+    }
+
+    fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
+        gateway.is_none()
+    }
+
+    fn refusal(&self, _run: RunId, _gateway: GatewayId) -> Option<String> {
+        None
     }
 
     fn tell_idle_to(&self, idle: Weak<dyn Idle>) {

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
-use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, Preparation, ReadyHost};
+use dstack_engine::{
+    ContainerRef, GatewayRef, HostError, HostRef, Hosts, Preparation, ReadyGateway, ReadyHost,
+};
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
 use dstack_system::{Random, task};
-use dstack_units::InstanceId;
+use dstack_units::{GatewayReplicaId, InstanceId};
 use serde_json::{Value, json};
 
 use crate::output::shim_token;
@@ -51,6 +53,10 @@ struct State {
     reached: BTreeSet<String>,
     /// What machines say of themselves that do not say their names.
     identities: BTreeMap<String, String>,
+    /// Replicas of gateways, with their builds, by host.
+    gateways: BTreeMap<String, (GatewayReplicaId, String)>,
+    /// What is in the way of gateways at a host.
+    gateway_trouble: BTreeMap<String, HostError>,
 }
 
 /// All hosts that fleets may name.
@@ -91,6 +97,8 @@ impl SshHosts {
             cpus: BTreeMap::new(),
             reached: BTreeSet::new(),
             identities: BTreeMap::new(),
+            gateways: BTreeMap::new(),
+            gateway_trouble: BTreeMap::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -162,6 +170,23 @@ impl SshHosts {
         let state = self.lock();
         let said = state.identities.get(machine).cloned();
         said.unwrap_or_else(|| machine.to_owned())
+    }
+
+    /// From now on this is in the way of gateways at a host; `None`: nothing.
+    pub fn gateway_trouble(&self, host: &str, trouble: Option<HostError>) {
+        let mut state = self.lock();
+        match trouble {
+            Some(error) => state.gateway_trouble.insert(host.to_owned(), error),
+            None => state.gateway_trouble.remove(host),
+        };
+    }
+
+    /// The builds of the gateways, by host.
+    pub fn gateways(&self) -> BTreeMap<String, String> {
+        let state = self.lock();
+        let build =
+            |(host, (_, build)): (&String, &(GatewayReplicaId, String))| (host.clone(), build.clone());
+        state.gateways.iter().map(build).collect()
     }
 
     /// A host has so many CPUs from now on.
@@ -263,6 +288,8 @@ impl SshHosts {
 
     fn uninstall(&self, host: &str, state: &mut State) {
         state.installed.remove(host);
+        // It does not run without what its host was given.
+        state.gateways.remove(host);
         self.agents.agent_runs(host, false);
         self.agents.shim_token(host, None);
     }
@@ -349,6 +376,45 @@ impl Hosts for SshHosts {
             build: Some(build),
             machine: Some(self.identity(&name)),
         })))
+    }
+
+    async fn prepare_gateway(
+        &self,
+        gateway: GatewayRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<ReadyGateway>, HostError> {
+        let name = self.agents.named(&name(gateway.host));
+        self.check_key(&name, gateway.reach)?;
+        let build = gateway.build.unwrap_or_default().to_owned();
+        let trouble = self.lock().gateway_trouble.get(&name).cloned();
+        if let Some(error) = trouble {
+            return Err(error);
+        }
+        let is_started = progress.is_some_and(|progress| progress["started"] == json!(build));
+        let id = gateway.replica.id;
+        self.step(&name, |state| {
+            // The second step only waits for it.
+            if !is_started {
+                state.gateways.insert(name.clone(), (id, build.clone()));
+            }
+        })
+        .await?;
+        Ok(match is_started {
+            false => Preparation::Underway {
+                progress: json!({ "started": build }),
+                done: String::new(),
+            },
+            true => Preparation::Ready(Box::new(ReadyGateway { build: Some(build) })),
+        })
+    }
+
+    async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {
+        let name = self.agents.named(&name(gateway.host));
+        self.check_key(&name, gateway.reach)?;
+        self.step(&name, |state| {
+            state.gateways.remove(&name);
+        })
+        .await
     }
 
     async fn machine(&self, host: HostRef<'_>) -> Result<Option<String>, HostError> {

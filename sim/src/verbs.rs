@@ -15,7 +15,7 @@ use dstack_model::volumes::VolumeStatus;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::memory::Tables;
-use dstack_store::rows::{FleetRow, RunRow, VolumeRow};
+use dstack_store::rows::{FleetRow, GatewayRow, RunRow, VolumeRow};
 use dstack_store::{Commit, EngineStore, StoreError};
 use dstack_units::{ArchiveId, FleetId, ProjectId, RepoRowId, RunId, UserId, VolumeId};
 use serde_json::Value;
@@ -52,6 +52,10 @@ struct NoResources;
 impl RunResources for NoResources {
     async fn check(&self, _: ProjectId, _: &RunSpec) -> dstack_control::Result<()> {
         Ok(())
+    }
+
+    async fn gateway(&self, _: ProjectId, _: &RunSpec) -> dstack_control::Result<Option<GatewayRow>> {
+        Ok(None)
     }
 
     async fn check_archives(&self, _: UserId, _: &[ArchiveId]) -> dstack_control::Result<()> {

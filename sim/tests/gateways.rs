@@ -1,35 +1,74 @@
-//! Gateways, which no cloud of this version makes: they fail with the reason, and are gone when they are deleted.
+//! Gateways: on hosts of SSH fleets, made, replaced and taken off by engines that die anywhere. No cloud of this version makes one.
 
-#![allow(clippy::unwrap_used)] // tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_engine::failpoint::DieAt;
+use dstack_engine::{Engine, HostError};
+use dstack_model::fleets::FleetStatus;
 use dstack_model::gateways::GatewayStatus;
-use dstack_sim::World;
+use dstack_model::instances::InstanceStatus;
+use dstack_sim::{World, invariants, killed_everywhere};
 use dstack_store::Commit;
-use dstack_store::rows::{GatewayRow, NewGateway};
-use dstack_units::GatewayId;
-use serde_json::json;
+use dstack_store::rows::{FleetRow, GatewayRow, InstanceRow, NewGateway};
+use dstack_units::{FleetId, GatewayId};
+use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A key of the right form, which opens nothing.
+const KEY: &str = "\
+-----BEGIN OPENSSH PRIVATE KEY-----\n\
+b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
+QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
+yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
+AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
+Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
+-----END OPENSSH PRIVATE KEY-----\n
+";
+
+async fn lab(world: &World, engine: &Engine, hosts: &[&str]) -> FleetId {
+    let key = json!({"public": "", "private": KEY});
+    let configuration = json!({"ssh_config": {"user": "me", "ssh_key": key, "hosts": hosts}});
+    let fleet = world.apply_fleet(engine, "lab", &configuration).await.unwrap();
+    let count = hosts.len();
+    let is_idle = |row: &InstanceRow| row.status() == InstanceStatus::Idle;
+    let ready = move |world: &World| {
+        let tables = world.store.tables();
+        tables.instances.values().filter(|row| is_idle(row)).count() == count
+    };
+    world
+        .until("the hosts are set up", 5 * MINUTE, ready)
+        .await
+        .unwrap();
+    fleet
+}
 
 fn row(world: &World, id: GatewayId) -> Option<GatewayRow> {
     world.store.read(|tables| tables.gateways.get(&id).cloned())
 }
 
-/// A failed gateway may be deleted at any time later: whoever drove it before still does.
-#[tokio::test(start_paused = true)]
-async fn a_gateway_fails_with_the_reason_and_is_gone_soon_after_its_deletion() {
-    let world = World::new(1, 1).await.unwrap();
-    let engine = world.start().await.unwrap();
+fn status(world: &World, id: GatewayId) -> Option<GatewayStatus> {
+    row(world, id).map(|row| row.status())
+}
+
+/// A gateway as the API stores it.
+async fn submitted(world: &World, engine: &Engine, more: &Value) -> GatewayId {
     let id = world.builder.random.uuid().into();
-    let configuration = json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "here"});
+    let mut configuration = json!({"type": "gateway", "name": "gate", "backend": "remote", "region": "lab"});
+    for (name, value) in more.as_object().unwrap() {
+        configuration[name] = value.clone();
+    }
     let new = NewGateway {
         id,
         project: world.builder.project,
         name: "gate".to_owned(),
         configuration: serde_json::from_value(configuration).unwrap(),
-        backend: "b".to_owned(),
+        backend: None,
     };
     let mut changes = world.builder.changes(world.clock.now());
     changes.insert(
@@ -37,21 +76,215 @@ async fn a_gateway_fails_with_the_reason_and_is_gone_soon_after_its_deletion() {
         "Gateway created. Status: SUBMITTED",
     );
     engine.commit(Commit::from(changes)).await.unwrap();
-    let failed = |world: &World| row(world, id).is_some_and(|row| row.status() == GatewayStatus::Failed);
-    world.until("it has failed", SECOND, failed).await.unwrap();
-    let reason = "This server version cannot create gateways yet";
-    assert_eq!(row(&world, id).unwrap().status_message(), Some(reason));
+    id
+}
+
+async fn changed(world: &World, engine: &Engine, id: GatewayId, change: impl Fn(&mut GatewayRow)) {
+    let before = row(world, id).unwrap();
+    let mut after = before.clone();
+    change(&mut after);
+    let mut changes = world.builder.changes(world.clock.now());
+    changes.update(&before, after);
+    engine.commit(Commit::from(changes)).await.unwrap();
+}
+
+async fn deleted(world: &World, engine: &Engine, id: GatewayId) {
+    let now = world.clock.now();
+    changed(world, engine, id, |row| row.mark_for_deletion(now)).await;
+}
+
+async fn becomes(world: &World, id: GatewayId, wanted: GatewayStatus, within: Duration) {
+    let is = move |world: &World| status(world, id) == Some(wanted);
+    world.until(&format!("{wanted:?}"), within, is).await.unwrap();
+}
+
+async fn is_gone(world: &World, id: GatewayId, within: Duration) {
+    let gone = move |world: &World| row(world, id).is_none();
+    world.until("the gateway is gone", within, gone).await.unwrap();
+}
+
+fn builds(hosts: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(host, build): &(&str, &str)| ((*host).to_owned(), (*build).to_owned());
+    hosts.iter().map(owned).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_hosts_of_a_fleet_and_leaves_nothing_there() {
+    let world = World::new(1, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    lab(&world, &engine, &["a", "bb", "ccc"]).await;
+    let id = submitted(&world, &engine, &json!({"replicas": 2})).await;
+    becomes(&world, id, GatewayStatus::Running, MINUTE).await;
+    assert_eq!(
+        world.ssh_hosts.gateways(),
+        builds(&[("a", "build-1"), ("bb", "build-1")])
+    );
+    let replicas: Vec<_> = world.store.tables().gateway_replicas.into_values().collect();
+    let place = replicas[0].provisioning_data.as_deref().unwrap();
+    assert_eq!(
+        (place.ip_address.as_str(), replicas[0].name.as_str()),
+        ("a", "gate-0")
+    );
+
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, MINUTE).await;
+    assert_eq!(world.ssh_hosts.gateways(), builds(&[]));
+    assert!(world.store.tables().gateway_replicas.is_empty());
+    assert_eq!(invariants::at_rest(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_follow_their_number_their_hosts_and_the_build_of_the_agent() {
+    let world = World::new(2, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = lab(&world, &engine, &["a", "bb"]).await;
+    let id = submitted(&world, &engine, &json!({})).await;
+    becomes(&world, id, GatewayStatus::Running, MINUTE).await;
+    changed(&world, &engine, id, |row| {
+        let mut configuration = (*row.configuration).clone();
+        configuration.replicas = Some(2);
+        row.configuration = dstack_store::Json::new(configuration);
+    })
+    .await;
+    let both = |world: &World| world.ssh_hosts.gateways().len() == 2;
+    world.until("there are two", MINUTE, both).await.unwrap();
+
+    world.ssh_hosts.carry("build-2");
+    let newer = |world: &World| world.ssh_hosts.gateways() == builds(&[("a", "build-2"), ("bb", "build-2")]);
+    world
+        .until("both are of the new build", 20 * MINUTE, newer)
+        .await
+        .unwrap();
+    assert_eq!(status(&world, id), Some(GatewayStatus::Running));
+
+    // A host leaves its fleet, and the gateway with it; there is no other host.
+    world.end_fleet(&engine, fleet, Some(&[0])).await.unwrap();
+    let one = |world: &World| world.ssh_hosts.gateways() == builds(&[("bb", "build-2")]);
+    world.until("one is left", 10 * MINUTE, one).await.unwrap();
+    let waits = |world: &World| row(world, id).is_some_and(|row| row.waiting_for().is_some());
+    world
+        .until("it waits for a host", 10 * MINUTE, waits)
+        .await
+        .unwrap();
+    assert_eq!(status(&world, id), Some(GatewayStatus::Running));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_the_way_at_the_host_is_said_and_nothing_stays() {
+    let world = World::new(3, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    lab(&world, &engine, &["a"]).await;
+    let taken = HostError::Transient("port 80 is taken".to_owned());
+    world.ssh_hosts.gateway_trouble("a", Some(taken));
+    let id = submitted(&world, &engine, &json!({})).await;
+    becomes(&world, id, GatewayStatus::Failed, 15 * MINUTE).await;
+    let message = row(&world, id).unwrap().status_message().unwrap().to_owned();
+    assert!(
+        message.contains("not set up within 10 minutes: port 80 is taken"),
+        "{message}"
+    );
+    let over = |world: &World| {
+        world
+            .store
+            .tables()
+            .gateway_replicas
+            .values()
+            .all(|row| row.is_over())
+    };
+    world
+        .until("its replica is over", 5 * MINUTE, over)
+        .await
+        .unwrap();
+    world.ssh_hosts.gateway_trouble("a", None);
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, MINUTE).await;
+    // The host is free again.
+    let next = submitted(&world, &engine, &json!({})).await;
+    becomes(&world, next, GatewayStatus::Running, MINUTE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_gateways_do_not_share_a_host() {
+    let world = World::new(4, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    lab(&world, &engine, &["a"]).await;
+    let first = submitted(&world, &engine, &json!({})).await;
+    becomes(&world, first, GatewayStatus::Running, MINUTE).await;
+    let second = submitted(&world, &engine, &json!({"name": "other"})).await;
+    becomes(&world, second, GatewayStatus::Failed, 15 * MINUTE).await;
+    let message = row(&world, second).unwrap().status_message().unwrap().to_owned();
+    assert!(message.starts_with("No host of fleet lab can take"), "{message}");
+    let missing = submitted(&world, &engine, &json!({"region": "nowhere"})).await;
+    becomes(&world, missing, GatewayStatus::Failed, MINUTE).await;
+}
+
+/// A gateway is made and deleted, its fleet after it, by an engine that is killed at a failpoint, and another that goes on.
+async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = World::new(5, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let fleet = lab(&world, &engine, &["a", "bb"]).await;
+    let id = submitted(&world, &engine, &json!({"replicas": 2})).await;
+    engine.stop();
+    let die = Arc::new(DieAt::new(point, nth));
+    let mut engine = world.start_dying(&die).await.unwrap();
+    let runs = async |_: &Engine| becomes(&world, id, GatewayStatus::Running, 5 * MINUTE).await;
+    world.outliving(&mut engine, runs).await.unwrap();
+    let delete = async |engine: &Engine| {
+        if row(&world, id).is_some_and(|row| !row.to_be_deleted) {
+            deleted(&world, engine, id).await;
+        }
+    };
+    world.outliving(&mut engine, delete).await.unwrap();
+    let gone = async |_: &Engine| is_gone(&world, id, 5 * MINUTE).await;
+    world.outliving(&mut engine, gone).await.unwrap();
+    assert_eq!(
+        world.ssh_hosts.gateways(),
+        builds(&[]),
+        "killed at {point} #{nth}"
+    );
+    let end = async |engine: &Engine| world.end_fleet(engine, fleet, None).await.unwrap();
+    world.outliving(&mut engine, end).await.unwrap();
+    let is_over = |row: &FleetRow| row.status() == FleetStatus::Terminated;
+    let over = async |_: &Engine| {
+        let over = |world: &World| is_over(&world.store.tables().fleets[&fleet]);
+        world.until("the fleet is over", 5 * MINUTE, over).await.unwrap();
+    };
+    world.outliving(&mut engine, over).await.unwrap();
+    engine.stop();
+    let left = invariants::at_rest(&world);
+    assert_eq!(left, Vec::<String>::new(), "killed at {point} #{nth}");
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_anywhere_goes_on_where_it_was() {
+    let points = killed_everywhere(1..=4, killed_at).await;
+    for point in [
+        "gateway.prepare.before",
+        "gateway.prepare.after",
+        "gateway.release.before",
+        "gateway.release.after",
+        "gateway.commit.after",
+        "gateway-replica.commit.after",
+    ] {
+        assert!(points.contains(point), "{point} is not passed: {points:?}");
+    }
+}
+
+/// A failed gateway may be deleted at any time later: whoever drove it before still does.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_of_a_cloud_fails_with_the_reason_and_is_gone_soon_after_its_deletion() {
+    let world = World::new(1, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &json!({"backend": "aws", "region": "here"})).await;
+    becomes(&world, id, GatewayStatus::Failed, SECOND).await;
+    let reason = row(&world, id).unwrap().status_message().unwrap().to_owned();
+    assert!(reason.contains("hosts of SSH fleets only"), "{reason}");
 
     // Longer than until everything is claimed again.
     world.pass(120 * SECOND).await;
-    let before = row(&world, id).unwrap();
-    let mut marked = before.clone();
-    marked.mark_for_deletion(world.clock.now());
-    let mut changes = world.builder.changes(world.clock.now());
-    changes.update(&before, marked);
-    engine.commit(Commit::from(changes)).await.unwrap();
-    let gone = |world: &World| row(world, id).is_none();
-    world.until("it is gone", SECOND, gone).await.unwrap();
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, SECOND).await;
     let events = world.store.read(|tables| {
         let of_gateways = tables.events.iter();
         let of_gateways = of_gateways.filter(|event| event.message.starts_with("Gateway"));

@@ -763,7 +763,7 @@ async fn a_gateway_that_was_removed_meanwhile_does_not_become_the_default() {
                 json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "eu"}),
             )
             .unwrap(),
-            backend: backend.id.clone(),
+            backend: Some(backend.id.clone()),
         };
         setting.change(Change::InsertBackend(backend)).await.unwrap();
         let mut changes = setting.builder.changes(NOW);

@@ -177,7 +177,7 @@ async fn story(store: &dyn EngineStore, builder: &Builder, task: Commit, machine
         project: builder.project,
         name: "gate".to_owned(),
         configuration: serde_json::from_value(configuration).unwrap(),
-        backend: "b".to_owned(),
+        backend: Some("b".to_owned()),
     };
     let mut changes = builder.changes(NOW);
     changes.insert(

@@ -116,7 +116,7 @@ pub fn runs_a_task(server: &Server, name: &str) {
 
 /// Everything of ours on a host: files, units, processes, keys.
 pub fn traces(host: &Host<'_>) -> String {
-    let look = "ls -d /usr/local/lib/dstack /etc/systemd/system/dstack-shim.service /root/.dstack 2>/dev/null; \
+    let look = "ls -d /usr/local/lib/dstack /etc/systemd/system/dstack-shim.service /root/.dstack /var/lib/dstack-gateway 2>/dev/null; \
                 pgrep -a dstack-agent; grep -h dstack /root/.ssh/authorized_keys /home/me/.ssh/authorized_keys; true";
     host.run(look).unwrap()
 }

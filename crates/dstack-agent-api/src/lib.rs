@@ -1,4 +1,4 @@
-//! The HTTP APIs of shim and runner: types, routes and clients.
+//! The HTTP APIs of shim, runner and gateway: types, routes and clients.
 //!
 //! Both agents follow dstack 0.22.5's conventions: JSON bodies in which `null` and a missing field mean the zero
 //! value, plain-text errors, and no request from an agent to the server, ever.
@@ -6,6 +6,8 @@
 #![warn(missing_docs)]
 
 pub mod container;
+pub mod gateway;
+pub mod gateway_client;
 pub mod http;
 pub mod peer;
 pub mod proof;

@@ -200,6 +200,18 @@ impl Gateways {
         Ok(())
     }
 
+    /// Id of the project's backend in which the gateway is to be made.
+    async fn backend_of(&self, project: ProjectId, configuration: &GatewayConfiguration) -> Result<String> {
+        let backends = self.directory.database.backends().list(project).await?;
+        let found = backends
+            .into_iter()
+            .find(|backend| backend.kind == configuration.backend.as_str());
+        found.map(|backend| backend.id).ok_or_else(|| {
+            let code = ErrorCode::BackendNotAvailable;
+            ControlError::with_code(code, code.default_message())
+        })
+    }
+
     async fn try_create(
         &self,
         user: &UserRow,
@@ -207,14 +219,10 @@ impl Gateways {
         mut configuration: GatewayConfiguration,
     ) -> Result<GatewayRow> {
         let database = &self.directory.database;
-        let backends = database.backends().list(project.id).await?;
-        let backend = backends
-            .iter()
-            .find(|backend| backend.kind == configuration.backend.as_str())
-            .ok_or_else(|| {
-                let code = ErrorCode::BackendNotAvailable;
-                ControlError::with_code(code, code.default_message())
-            })?;
+        let backend = match configuration.fleet() {
+            Some(_) => None,
+            None => Some(self.backend_of(project.id, &configuration).await?),
+        };
         let existing = database.gateways().list(project.id, false).await?;
         let name = configuration.name.clone().unwrap_or_else(|| {
             names::numbered(&names::stem(&self.directory.random), |name| {
@@ -229,7 +237,7 @@ impl Gateways {
             project: project.id,
             name,
             configuration,
-            backend: backend.id.clone(),
+            backend,
         };
         let row = GatewayRow::submitted(new, self.core.now());
         let mut changes = self.core.changes(user.into());

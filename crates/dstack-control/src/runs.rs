@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use dstack_model::runs::{JobSpec, RunSpec, RunStatus, RunTerminationReason};
 use dstack_plan::services::replicas::Slot;
 use dstack_store::events;
-use dstack_store::rows::RunRow;
+use dstack_store::rows::{GatewayRow, RunRow};
 use dstack_units::{ArchiveId, ProjectId, RepoRowId, RunId, UserId};
 
 use crate::core::{Actor, Core};
@@ -22,8 +22,12 @@ const BUSY: &str = "The run is being processed at the moment. Try again later.";
 /// What a run needs besides its rows.
 #[async_trait]
 pub trait RunResources: Send + Sync + Debug {
-    /// Refuses volumes and gateways that the run asks for and cannot have.
+    /// Refuses volumes that the run asks for and cannot have.
     async fn check(&self, project: ProjectId, spec: &RunSpec) -> Result<()>;
+
+    /// The gateway that a service is to be published at; `None`: none, requests go through the server. Refuses one that it asks
+    /// for and cannot have.
+    async fn gateway(&self, project: ProjectId, spec: &RunSpec) -> Result<Option<GatewayRow>>;
 
     /// Refuses archives that the user has not uploaded. What they are called is no secret, what is in them is: whoever starts
     /// the run's jobs relies on it.

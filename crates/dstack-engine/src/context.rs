@@ -344,6 +344,7 @@ impl Context {
             | EntityRef::Volume(_)
             | EntityRef::Attachment(_)
             | EntityRef::Gateway(_)
+            | EntityRef::GatewayReplica(_)
             | EntityRef::PlacementGroup(_)
             | EntityRef::ComputeGroup(_) => {}
         }
@@ -354,6 +355,10 @@ impl Context {
 impl Idle for Context {
     fn idle(&self, job: JobId) {
         self.wakes.wake(EntityRef::Job(job));
+    }
+
+    fn published(&self, run: RunId) {
+        self.wakes.wake(EntityRef::Run(run));
     }
 }
 

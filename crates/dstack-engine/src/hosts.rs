@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use async_trait::async_trait;
 use dstack_agent_api::shim::HostReport;
 use dstack_model::reach::Reach;
-use dstack_store::rows::{FleetRow, InstanceRow};
+use dstack_store::rows::{FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow};
 use dstack_system::Secret;
 use dstack_units::InstanceId;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,28 @@ pub struct ContainerRef<'a> {
     pub runner_port: u16,
     /// What calls to the runner must bring.
     pub token: Secret,
+}
+
+/// A replica of a gateway that runs on a host of an SSH fleet.
+#[derive(Debug, Clone, Copy)]
+pub struct GatewayRef<'a> {
+    /// The replica.
+    pub replica: &'a GatewayReplicaRow,
+    /// Its gateway.
+    pub gateway: &'a GatewayRow,
+    /// The host, whose agent is set up.
+    pub host: HostRef<'a>,
+    /// Which build of the agent stands there: see [`Hosts::build`]. `None`: it is not known.
+    pub build: Option<&'a str>,
+    /// The way there, with the host keys that were seen.
+    pub reach: &'a Reach,
+}
+
+/// A replica of a gateway that answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReadyGateway {
+    /// Which build of the agent it is.
+    pub build: Option<String>,
 }
 
 /// What came of a step of setting up a host, or whatever else gets an agent.
@@ -98,6 +120,23 @@ pub trait Hosts: Send + Sync + Debug {
         Err(HostError::Refused(
             "this server does not connect to containers of clouds".to_owned(),
         ))
+    }
+
+    /// Makes the next step of setting up a replica of a gateway on a host, by the rules of [`Hosts::prepare`]. One that runs with
+    /// another build of the agent is replaced without a connection being refused.
+    async fn prepare_gateway(
+        &self,
+        _gateway: GatewayRef<'_>,
+        _progress: Option<&Value>,
+    ) -> Result<Preparation<ReadyGateway>, HostError> {
+        Err(HostError::Refused(
+            "this server does not set up gateways".to_owned(),
+        ))
+    }
+
+    /// Takes a replica of a gateway off its host, with all that it has stored there.
+    async fn release_gateway(&self, _gateway: GatewayRef<'_>) -> Result<(), HostError> {
+        Ok(())
     }
 
     /// Takes the agent, and keys that were added for it, off the host. What is not there any more is none of its business.

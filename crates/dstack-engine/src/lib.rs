@@ -53,7 +53,9 @@ pub use agents::{AgentError, Agents, EventSource, Runner, Shim, TaskSource};
 pub use context::{Context, EngineDeps, Identity, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
-pub use hosts::{ContainerRef, HostError, HostRef, Hosts, NoHosts, Preparation, ReadyHost};
+pub use hosts::{
+    ContainerRef, GatewayRef, HostError, HostRef, Hosts, NoHosts, Preparation, ReadyGateway, ReadyHost,
+};
 pub use inputs::{Image, Inputs, InputsError, MachineInputs, SshKeys, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use peers::RunJobs;

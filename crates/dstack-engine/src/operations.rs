@@ -9,6 +9,7 @@ pub mod clouds;
 pub mod compute_groups;
 pub mod containers;
 pub mod creation;
+pub mod gateways;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;
@@ -92,6 +93,7 @@ async fn load(ctx: &Context, entity: EntityRef) -> Result<Option<Box<dyn Subject
         EntityRef::Attachment(id) => boxed(store.attachment(id).await?),
         EntityRef::PlacementGroup(id) => boxed(store.placement_group(id).await?),
         EntityRef::ComputeGroup(id) => boxed(store.compute_group(id).await?),
+        EntityRef::GatewayReplica(id) => boxed(store.gateway_replica(id).await?),
         EntityRef::Run(_) | EntityRef::Fleet(_) | EntityRef::Gateway(_) => None,
     })
 }

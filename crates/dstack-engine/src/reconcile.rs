@@ -5,6 +5,7 @@ pub mod compute_group;
 pub mod fleet;
 pub mod fleet_view;
 pub mod gateway;
+pub mod gateway_replica;
 pub mod instance;
 pub mod job;
 mod node;
@@ -44,6 +45,7 @@ pub async fn reconcile(ctx: &Arc<Context>, key: Key) -> Result<()> {
             Key::Entity(EntityRef::Volume(id)) => volume::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Attachment(id)) => attachment::reconcile(ctx, id).await,
             Key::Entity(EntityRef::Gateway(id)) => gateway::reconcile(ctx, id).await,
+            Key::Entity(EntityRef::GatewayReplica(id)) => gateway_replica::reconcile(ctx, id).await,
             Key::Entity(EntityRef::PlacementGroup(id)) => placement_group::reconcile(ctx, id).await,
             Key::Entity(EntityRef::ComputeGroup(id)) => compute_group::reconcile(ctx, id).await,
             Key::Schedule(project) => schedule::reconcile(ctx, project).await,

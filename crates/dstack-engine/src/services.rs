@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
-use dstack_units::{InstanceId, JobId, RunId};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId};
 
 /// Passes requests on to the jobs of services.
 ///
@@ -33,8 +33,16 @@ pub trait Services: Send + Sync + Debug {
     /// A commit has written the instance, whose agent may be reached in another way now, and so may be the jobs there.
     fn moved(&self, instance: InstanceId);
 
-    /// Whether the job may still get requests, or requests are under way there. Once it has none, [`Idle::idle`] is told.
-    fn serves(&self, job: JobId) -> bool;
+    /// Whether the job may still get requests, or requests are under way there; `gateway` is that of its run. Once it has none,
+    /// [`Idle::idle`] is told.
+    fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
+
+    /// Whether requests reach a job that is registered. Without a gateway they do as soon as that is committed. Once they do,
+    /// [`Idle::published`] is told.
+    fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
+
+    /// Why the gateway of a run does not take the service, as all of its replicas say; `None`: it takes it, or they have yet to say.
+    fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String>;
 
     /// Tells this one, from now on, of each job that has no requests any more.
     fn tell_idle_to(&self, idle: Weak<dyn Idle>);
@@ -44,6 +52,9 @@ pub trait Services: Send + Sync + Debug {
 pub trait Idle: Send + Sync + Debug {
     /// The job gets no requests any more, and none is under way.
     fn idle(&self, job: JobId);
+
+    /// Something has changed about which jobs of the run get requests at its gateway.
+    fn published(&self, run: RunId);
 }
 
 /// No requests are passed on: what is probed does not answer.
@@ -59,8 +70,14 @@ impl Services for NoServices {
     fn registered(&self, _job: &JobRow) {}
     fn changed(&self, _run: RunId) {}
     fn moved(&self, _instance: InstanceId) {}
-    fn serves(&self, _job: JobId) -> bool {
+    fn serves(&self, _job: JobId, _gateway: Option<GatewayId>) -> bool {
         false
+    }
+    fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
+        gateway.is_none()
+    }
+    fn refusal(&self, _run: RunId, _gateway: GatewayId) -> Option<String> {
+        None
     }
     fn tell_idle_to(&self, _idle: Weak<dyn Idle>) {}
 }

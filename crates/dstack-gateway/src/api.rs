@@ -1,6 +1,8 @@
-//! The API of gateways of dstack 0.22.5, for servers, which reach it over SSH: it asks nobody who he is, and listens on this machine only.
+//! The API of gateways of dstack 0.22.5, for servers, which reach it over SSH. It listens on this machine only, and without a token it
+//! asks nobody who he is.
 
 mod auth;
+mod gate;
 mod models;
 mod read;
 mod registry;
@@ -11,8 +13,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use dstack_agent_api::proof::Gate;
 use serde_json::json;
 
 use crate::auth::Auth;
@@ -36,8 +40,8 @@ pub struct Api {
     pub stats: Arc<StatsRegistry>,
 }
 
-/// All routes.
-pub fn router(api: Arc<Api>) -> Router {
+/// All routes, for calls that the gate lets in.
+pub fn router(api: Arc<Api>, gate: Option<Gate>) -> Router {
     let registry = Router::new()
         .route("/services/register", post(registry::register_service))
         .route("/services/{run}/unregister", post(registry::unregister_service))
@@ -69,6 +73,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .route("/api/v2/health", get(registry::health))
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(from_fn_with_state(Arc::new(gate), gate::admit))
         .with_state(api)
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use dstack_agent_api::proof::Gate;
 use dstack_proxy::Forwarder;
 use dstack_proxy::models::{ModelApi, NoAccounting};
 use dstack_system::clock::SharedClock;
@@ -66,6 +68,12 @@ pub enum StartError {
     /// There are no threads to run on.
     #[error("cannot start threads")]
     Threads(#[source] io::Error),
+    /// The token of the API cannot be read.
+    #[error("the token of the API cannot be read (--api-token)")]
+    Token(#[source] io::Error),
+    /// The file of the token of the API has none.
+    #[error("there is no token in {} (--api-token)", .0.display())]
+    NoToken(PathBuf),
     /// TLS cannot be spoken.
     #[error("cannot speak TLS")]
     Tls(#[from] rustls::Error),
@@ -120,6 +128,7 @@ impl Gateway {
         clock: SharedClock,
         random: Random,
     ) -> Result<Self, StartError> {
+        let gate = gate(settings.api_token.as_deref(), &random)?;
         let (only_one, listeners) = begin(&settings).await?;
         let store = Store::new(&settings.dir);
         let state = load(&store, settings.import.as_deref(), &random)?;
@@ -171,7 +180,8 @@ impl Gateway {
             stats,
         };
         let api_stopping = CancellationToken::new();
-        let serving = serve_api(listeners.api, Arc::new(api), api_stopping.clone());
+        let router = api::router(Arc::new(api), gate);
+        let serving = serve_api(listeners.api, router, api_stopping.clone());
         let (kept, of) = (Arc::clone(&certificates), Arc::clone(&registry));
         let renewing = task::spawn_restarted("renewal of certificates", move || {
             keep_renewed(Arc::clone(&kept), Arc::clone(&of))
@@ -234,6 +244,18 @@ async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> 
     }
     let only_one = OnlyOne::new(&settings.dir)?;
     Ok((only_one, Listeners::open(settings)?))
+}
+
+/// What lets calls in; `None`: whoever reaches the API may call.
+fn gate(file: Option<&Path>, random: &Random) -> Result<Option<Gate>, StartError> {
+    let Some(file) = file else {
+        return Ok(None);
+    };
+    let text = fs_err::read_to_string(file).map_err(StartError::Token)?;
+    match text.trim() {
+        "" => Err(StartError::NoToken(file.to_owned())),
+        token => Ok(Some(Gate::new(token.into(), random.clone()))),
+    }
 }
 
 fn tls(settings: &Settings) -> TlsSettings {
@@ -311,11 +333,11 @@ fn open(
 
 fn serve_api(
     listener: TcpListener,
-    api: Arc<Api>,
+    router: Router,
     stopping: CancellationToken,
 ) -> tokio::task::JoinHandle<Option<()>> {
     task::spawn("API of the gateway", async move {
-        let serving = axum::serve(listener, api::router(api));
+        let serving = axum::serve(listener, router);
         let serving = serving.with_graceful_shutdown(async move { stopping.cancelled().await });
         if let Err(error) = serving.await {
             tracing::error!(%error, "the API of the gateway is not served any more");

@@ -26,6 +26,9 @@ pub struct Settings {
     /// Where servers call; it asks nobody who he is
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub api: SocketAddr,
+    /// File of the token that calls must be signed with [default: whoever reaches the API may call]
+    #[arg(long, value_name = "FILE")]
+    pub api_token: Option<PathBuf>,
     /// Where servers open sockets at which they are asked who may use a project
     #[arg(
         long,

@@ -1,6 +1,7 @@
 //! Sets up the agent of a host over SSH, in steps that may be cut off anywhere and made again, and takes it off.
 
 mod container;
+mod gateway;
 mod host;
 mod install;
 mod machine;
@@ -24,10 +25,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
 pub use container::{ContainerDeployment, ContainerOutcome};
+pub use gateway::{GatewayDeployment, GatewayOutcome, GatewayProgress};
 use host::Host;
 use install::Installed;
 use package::Packages;
-pub use paths::HostPaths;
+pub use paths::{GatewayPaths, HostPaths};
 use push::Pushed;
 
 /// Agents that hosts can be given.
@@ -198,6 +200,8 @@ impl Deployer {
             .await
             .map_err(|error| host::unreached(&error))?;
         release::release(self, deployment, reach).await?;
+        // One may run there that was not asked to end before.
+        self.release_gateway(reach).await?;
         self.pool.forget(reach);
         self.pool.forget(&pinned(reach, &connection.host_keys()));
         Ok(())

@@ -166,6 +166,13 @@ pub struct GatewayConfiguration {
     pub tags: Option<Tags>,
 }
 
+impl GatewayConfiguration {
+    /// The SSH fleet on whose hosts its replicas run: its `region`, where its backend is that of SSH fleets.
+    pub fn fleet(&self) -> Option<&str> {
+        (self.backend == BackendType::Remote).then_some(self.region.as_str())
+    }
+}
+
 /// What a gateway is made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct GatewaySpec {

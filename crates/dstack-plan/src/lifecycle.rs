@@ -7,6 +7,7 @@ pub mod attachment;
 pub mod compute_group;
 pub mod fleet;
 pub mod gateway;
+pub mod gateway_replica;
 pub mod instance;
 pub mod job;
 pub mod placement_group;

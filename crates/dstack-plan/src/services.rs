@@ -5,8 +5,10 @@
 //! * [`replicas`] — both for all groups of a service, from its jobs.
 //! * [`registration`] — which of them get requests.
 //! * [`publish`] — where it is reached.
+//! * [`gateways`] — what is to be told to a gateway so that it passes requests on as wanted.
 
 pub mod autoscaling;
+pub mod gateways;
 pub mod publish;
 pub mod registration;
 pub mod replicas;

@@ -10,6 +10,7 @@ use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::services::replicas::Slot;
 use dstack_plan::validate::unsupported;
 use dstack_store::queries::repos;
+use dstack_store::rows::GatewayRow;
 use dstack_system::Random;
 use dstack_units::{ArchiveId, ProjectId, RepoRowId, UserId};
 
@@ -40,11 +41,15 @@ impl RunResources for SqlRunResources {
     async fn check(&self, project: ProjectId, spec: &RunSpec) -> Result<()> {
         let database = &self.jobs.database;
         runs::volumes::check_active(database, project, spec).await?;
-        runs::services::check_gateway(database, project, spec, self.forbid_services_without_gateway).await?;
         match unsupported(spec) {
             None => Ok(()),
             Some(reason) => Err(reason.into()),
         }
+    }
+
+    async fn gateway(&self, project: ProjectId, spec: &RunSpec) -> Result<Option<GatewayRow>> {
+        let must_have_gateway = self.forbid_services_without_gateway;
+        runs::services::gateway_of(&self.jobs.database, project, spec, must_have_gateway).await
     }
 
     async fn check_archives(&self, user: UserId, archives: &[ArchiveId]) -> Result<()> {

@@ -2,12 +2,14 @@
 //! what a commit takes away is gone before anybody is woken by it.
 
 mod feed;
+mod gateways;
 mod load;
 mod probe;
 mod replicas;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -22,11 +24,14 @@ use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::{Locked, task};
-use dstack_units::{InstanceId, JobId, RunId};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId};
 use tokio::sync::Notify;
 
+use self::gateways::{Gateways, Rules};
 use self::replicas::Replicas;
+use crate::settings::Settings;
 use crate::state::Data;
+use crate::wiring::GatewayHosts;
 
 /// Other servers hear within milliseconds which job gets no requests any more; one whose database has paused, a little later.
 const TO_BE_HEARD: Duration = Duration::from_secs(2);
@@ -58,6 +63,7 @@ struct Inner {
     wanted: Notify,
     /// Whoever waits for the end of requests.
     idle: Locked<Option<Weak<dyn Idle>>>,
+    gateways: Arc<Gateways>,
 }
 
 /// What is to be read anew, and what was taken away since the present reading began.
@@ -72,7 +78,13 @@ struct Reading {
 
 impl ServiceRoutes {
     /// No routes yet; `prompts` makes those of chat templates.
-    pub fn new(data: &Data, read_timeout: Duration, limits: Limits, prompts: Renderer) -> Self {
+    pub fn new(data: &Data, settings: &Settings, limits: Limits, prompts: Renderer) -> Self {
+        let read_timeout = settings.service_patience();
+        let rules = Rules {
+            read_timeout,
+            max_body_size: settings.service_max_body_size,
+            acme: settings.acme(),
+        };
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
         let forwarder = Arc::new(Forwarder::new(random.clone()).with_limits(limits));
         let through = Arc::clone(&forwarder) as _;
@@ -88,12 +100,23 @@ impl ServiceRoutes {
             reading: Locked::default(),
             wanted: Notify::new(),
             idle: Locked::default(),
+            gateways: Arc::new(Gateways::new(data.database.clone(), data.random.clone(), rules)),
         }))
     }
 
     /// Jobs are reached so from now on. To be called once, before anything is passed on.
     pub fn reach_through(&self, ports: Arc<dyn Ports>) {
         self.0.ports.set(ports).ok(); // the first ones stay
+    }
+
+    /// Services are published at gateways so from now on. To be called once.
+    pub fn publish_through(&self, hosts: Arc<GatewayHosts>) {
+        self.0.gateways.reach_through(hosts);
+    }
+
+    /// This server answers here: gateways ask it who may use a project.
+    pub fn answer_at(&self, address: SocketAddr) {
+        self.0.gateways.answer_at(address);
     }
 
     /// The present routes.
@@ -169,15 +192,21 @@ impl dstack_engine::Services for ServiceRoutes {
         if let Some(run) = run {
             self.want(run, true);
         }
+        if self.0.gateways.has(job) {
+            self.0.gateways.changed();
+        }
     }
 
     fn registered(&self, job: &JobRow) {
+        // Where it is registered already, nothing is told.
+        self.0.gateways.changed();
         if !self.0.replicas.is_routed(job) {
             self.want(job.run_id, true);
         }
     }
 
     fn changed(&self, run: RunId) {
+        self.0.gateways.changed();
         self.want(run, true);
     }
 
@@ -187,11 +216,20 @@ impl dstack_engine::Services for ServiceRoutes {
         }
     }
 
-    fn serves(&self, job: JobId) -> bool {
-        self.0.replicas.serves(job)
+    fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
+        self.0.replicas.serves(job) || gateway.is_some_and(|gateway| self.0.gateways.serves(job, gateway))
+    }
+
+    fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
+        gateway.is_none_or(|gateway| self.0.gateways.is_published(job, gateway))
+    }
+
+    fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String> {
+        self.0.gateways.refusal(run, gateway)
     }
 
     fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
+        self.0.gateways.tell_idle_to(Weak::clone(&idle));
         *self.0.idle.lock() = Some(idle);
     }
 }

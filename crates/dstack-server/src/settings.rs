@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dstack_agent_api::gateway::AcmeSettings;
 use dstack_images::{DefaultRegistry, RegistryCredentials};
 use dstack_plan::orphans::{Policy as OrphanPolicy, Removes};
 use dstack_plan::placement::HostNetwork;
@@ -211,6 +212,16 @@ settings! {
     health_interval: u64 = "DSTACK_SERVER_INSTANCE_HEALTH_MIN_COLLECT_INTERVAL_SECONDS", "60", or(60);
     /// Refuse services that no gateway publishes.
     forbid_services_without_gateway: bool = "DSTACK_FORBID_SERVICES_WITHOUT_GATEWAY", "off", env::flag;
+    /// Bytes that the body of a request to a service may have at a gateway.
+    service_max_body_size: u64 = "DSTACK_DEFAULT_SERVICE_CLIENT_MAX_BODY_SIZE", "67108864", or(64 * 1024 * 1024);
+    /// URL of the directory of the certificate authority (ACME) that gateways ask.
+    acme_server: Option<String> = "DSTACK_ACME_SERVER", "Let's Encrypt", text;
+    /// Id of the key of an account there, where the authority wants one.
+    acme_eab_kid: Option<String> = "DSTACK_ACME_EAB_KID", "none", text;
+    /// That key.
+    acme_eab_hmac_key: Option<Secret> = "DSTACK_ACME_EAB_HMAC_KEY", "none", |name: &str| {
+        text(name).map(Secret::new)
+    };
     /// Most probes of a job.
     max_probes: usize = "DSTACK_SERVER_MAX_PROBES_PER_JOB", "10", or(10);
     /// Longest timeout of a probe in seconds.
@@ -481,6 +492,15 @@ impl Settings {
             self.failed_logins_limit,
             Duration::from_secs(self.failed_logins_window),
         )
+    }
+
+    /// Where gateways get certificates.
+    pub fn acme(&self) -> AcmeSettings {
+        AcmeSettings {
+            acme_server: self.acme_server.clone(),
+            acme_eab_kid: self.acme_eab_kid.clone(),
+            acme_eab_hmac_key: self.acme_eab_hmac_key.clone(),
+        }
     }
 
     /// How long a replica of a service may be silent.

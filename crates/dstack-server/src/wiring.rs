@@ -3,6 +3,7 @@
 
 mod agent_tokens;
 mod agents;
+mod gateways;
 mod handle;
 mod hosts;
 mod inputs;
@@ -13,6 +14,7 @@ mod slots;
 
 pub use agent_tokens::AgentTokens;
 pub use agents::{ConnectedAgents, Machine};
+pub use gateways::GatewayHosts;
 pub use handle::Connected;
 pub use hosts::SshHosts;
 pub use inputs::SqlInputs;

@@ -1,16 +1,17 @@
 //! Client connections, through any chain of jump hosts.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use russh::client::{self, Handle, Session};
+use russh::client::{self, ChannelOpenHandle, Handle, Session};
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
 use russh::{ChannelId, Disconnect, Preferred, Sig, SshId};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::channel::{ChannelStream, ExecChannel, ExitStatus};
 use crate::error::SshError;
@@ -118,12 +119,48 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
+/// So many connections at a socket of the other side wait to be taken; more are refused.
+const MAX_WAITING: usize = 64;
+
+/// Who takes connections at the Unix sockets that the other side listens on for us, by their paths.
+#[derive(Debug, Clone, Default)]
+struct Forwards(Arc<Mutex<HashMap<String, mpsc::Sender<ChannelStream>>>>);
+
+impl Forwards {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::Sender<ChannelStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connections of others at a Unix socket of the other side. The socket is left where it is when this is dropped: whoever
+/// connects is refused.
+#[derive(Debug)]
+pub struct RemoteSocket {
+    path: String,
+    forwards: Forwards,
+    connections: mpsc::Receiver<ChannelStream>,
+}
+
+impl RemoteSocket {
+    /// The next one; `None`: the connection to the other side is gone.
+    pub async fn accept(&mut self) -> Option<ChannelStream> {
+        self.connections.recv().await
+    }
+}
+
+impl Drop for RemoteSocket {
+    fn drop(&mut self) {
+        self.forwards.lock().remove(&self.path);
+    }
+}
+
 /// A live, authenticated connection. Any number of commands and streams share it.
 pub struct Connection {
     handle: Handle<Events>,
     inbox: Inbox,
     host_key: Presented,
     closed: watch::Receiver<bool>,
+    forwards: Forwards,
     // The connection this one runs through lives as long as this one.
     via: Option<Box<Connection>>,
 }
@@ -211,8 +248,10 @@ impl Connection {
         let inbox = Inbox::new();
         let (alive, closed) = watch::channel(false);
         let (host_key_sent, host_key) = watch::channel(Presented::default());
+        let forwards = Forwards::default();
         let events = Events {
             inbox: inbox.clone(),
+            forwards: forwards.clone(),
             endpoint: hop.clone(),
             host_key: host_key_sent,
             alive,
@@ -226,6 +265,7 @@ impl Connection {
             inbox,
             host_key: presented,
             closed,
+            forwards,
             via: None,
         })
     }
@@ -279,6 +319,23 @@ impl Connection {
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, SshError> {
         let opened = self.handle.channel_open_direct_streamlocal(path).await;
         self.stream(opened, || path.to_owned())
+    }
+
+    /// Has the other side listen on a Unix socket, which must not be there.
+    ///
+    /// # Errors
+    /// It refuses, or the path is listened on for us already.
+    pub async fn listen_streamlocal(&self, path: &str) -> Result<RemoteSocket, SshError> {
+        let (send, connections) = mpsc::channel(MAX_WAITING);
+        self.forwards.lock().insert(path.to_owned(), send);
+        let socket = RemoteSocket {
+            path: path.to_owned(),
+            forwards: self.forwards.clone(),
+            connections,
+        };
+        let listening = self.handle.streamlocal_forward(path).await;
+        listening.map_err(|source| self.channel_error(path.to_owned(), source))?;
+        Ok(socket)
     }
 
     fn stream(
@@ -435,6 +492,7 @@ struct Presented {
 /// Receives what the protocol task reads and sorts it into the inbox.
 struct Events {
     inbox: Inbox,
+    forwards: Forwards,
     endpoint: Endpoint,
     host_key: watch::Sender<Presented>,
     alive: watch::Sender<bool>,
@@ -443,6 +501,8 @@ struct Events {
 impl Drop for Events {
     fn drop(&mut self) {
         self.inbox.close_all();
+        // Nobody connects any more.
+        self.forwards.lock().clear();
         self.alive.send_replace(true);
     }
 }
@@ -476,6 +536,25 @@ impl client::Handler for Events {
         _session: &mut Session,
     ) -> Result<(), Self::Error> {
         self.inbox.expect(id);
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        channel: russh::Channel<client::Msg>,
+        socket_path: &str,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let waiting = self.forwards.lock().get(socket_path).cloned();
+        // Dropping the reply refuses the connection.
+        let Some(place) = waiting.and_then(|waiting| waiting.try_reserve_owned().ok()) else {
+            return Ok(());
+        };
+        self.inbox.expect(channel.id());
+        let (_, sending) = channel.split();
+        reply.accept().await;
+        place.send(ChannelStream::new(self.inbox.reader(sending.id()), sending));
         Ok(())
     }
 

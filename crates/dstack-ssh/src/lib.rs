@@ -13,5 +13,5 @@ pub mod inbox;
 pub mod keys;
 
 pub use channel::{ChannelStream, ExecChannel, ExitStatus};
-pub use client::{ConnectOptions, Connection, Endpoint, Output};
+pub use client::{ConnectOptions, Connection, Endpoint, Output, RemoteSocket};
 pub use error::{Refusal, SshError};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use dstack_plan::lifecycle::attachment::AttachmentStatus;
 
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{Commit, Entity, EventMaker, EventTarget, NewEvent, Put, Removal, events};
@@ -147,6 +147,19 @@ impl Tracked for GatewayRow {
     }
 }
 
+impl Tracked for GatewayReplicaRow {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn changed(before: &Self, after: &Self, maker: &EventMaker) -> Vec<NewEvent> {
+        let changed = before.status() != after.status();
+        changed
+            .then(|| maker.gateway_replica_status(before, after))
+            .into_iter()
+            .collect()
+    }
+}
+
 impl Told for RunRow {
     fn target(&self) -> EventTarget {
         events::run(self)
@@ -174,6 +187,12 @@ impl Told for FleetRow {
 impl Told for VolumeRow {
     fn target(&self) -> EventTarget {
         events::volume(self)
+    }
+}
+
+impl Told for GatewayReplicaRow {
+    fn target(&self) -> EventTarget {
+        events::gateway_replica(self)
     }
 }
 

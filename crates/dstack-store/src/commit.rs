@@ -7,8 +7,8 @@ use uuid::Uuid;
 use crate::entities::with_entities;
 use crate::lease::Lease;
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{Entity, EntityRef};

@@ -7,7 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use dstack_units::{
-    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, RunId, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, GatewayReplicaId, InstanceId, JobId, PlacementGroupId,
+    RunId, VolumeId,
 };
 use uuid::Uuid;
 
@@ -38,6 +39,9 @@ macro_rules! with_entities {
             Gateway(GatewayRow, GatewayId) in gateways as "gateway",
                 driven "TRUE",
                 is_over |_row| false;
+            GatewayReplica(GatewayReplicaRow, GatewayReplicaId) in gateway_replicas as "gateway-replica",
+                driven "status NOT IN ('terminated')",
+                is_over |row| row.status() == dstack_model::gateways::GatewayReplicaStatus::Terminated;
             PlacementGroup(PlacementGroupRow, PlacementGroupId) in placement_groups as "placement-group",
                 driven "status NOT IN ('failed', 'deleted')",
                 is_over |row| row.status().is_over();

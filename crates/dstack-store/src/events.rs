@@ -8,7 +8,9 @@ use dstack_units::{Time, UserId};
 use crate::queries::projects::ProjectRow;
 use crate::queries::secrets::SecretRow;
 use crate::queries::users::UserRow;
-use crate::rows::{AttachmentRow, FleetRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow};
+use crate::rows::{
+    AttachmentRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow, RunRow, VolumeRow,
+};
 use crate::{EventTarget, NewEvent};
 
 /// Makes events that happen at one time by one actor.
@@ -116,6 +118,13 @@ impl EventMaker {
     pub fn gateway_status(&self, from: &GatewayRow, to: &GatewayRow) -> NewEvent {
         let text = status_changed_with("Gateway", (&from.status(), &to.status()), to.status_message());
         self.event(text, vec![gateway(to)])
+    }
+
+    /// `Gateway replica status changed A -> B (message)`.
+    pub fn gateway_replica_status(&self, from: &GatewayReplicaRow, to: &GatewayReplicaRow) -> NewEvent {
+        let statuses = (&from.status(), &to.status());
+        let text = status_changed_with("Gateway replica", statuses, to.status_message());
+        self.event(text, vec![gateway_replica(to)])
     }
 
     /// `Instance became reachable`, or the opposite.
@@ -310,6 +319,19 @@ fn attachment(row: &AttachmentRow) -> Vec<EventTarget> {
         project,
     );
     vec![attached_volume(row), instance]
+}
+
+/// A replica of a gateway as a target.
+pub fn gateway_replica(row: &GatewayReplicaRow) -> EventTarget {
+    EventTarget {
+        gateway_id: Some(row.gateway_id.to_string()),
+        ..target(
+            EventTargetType::GatewayReplica,
+            &row.id,
+            &row.name,
+            Some(row.project_id.to_string()),
+        )
+    }
 }
 
 /// A gateway as a target.

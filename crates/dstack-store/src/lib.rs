@@ -53,8 +53,8 @@ pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
 pub use snapshot::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, ComputeGroupSnapshot, EngineStore, FleetSnapshot,
-    GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot,
-    PlacementSnapshot, RunSnapshot, VolumeJob, VolumeSnapshot, VolumeUse,
+    GatewayReplicaSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot,
+    PlacementGroupSnapshot, PlacementSnapshot, RunSnapshot, VolumeJob, VolumeSnapshot, VolumeUse,
 };
 pub use sql::SqlStore;
 pub use value::Value;

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, OperationId, PlacementGroupId,
-    ProjectId, RunId, Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, GatewayReplicaId, InstanceId, JobId, OperationId,
+    PlacementGroupId, ProjectId, RunId, Time, VolumeId,
 };
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
@@ -23,15 +23,15 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationKind, OperationRow,
-    OperationState, PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationKind, OperationRow, OperationState, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::writes::Change;
 use crate::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, Commit, ComputeGroupSnapshot, EngineStore, Entity,
-    EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot, NewEvent,
-    PlacementGroupSnapshot, PlacementSnapshot, Put, Removal, Result, RunSnapshot, Sealed, StoreError,
-    VolumeJob, VolumeSnapshot, VolumeUse,
+    EntityRef, FleetSnapshot, GatewayReplicaSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot,
+    JobSnapshot, NewEvent, PlacementGroupSnapshot, PlacementSnapshot, Put, Removal, Result, RunSnapshot,
+    Sealed, StoreError, VolumeJob, VolumeSnapshot, VolumeUse,
 };
 
 /// Of a lease that does not run out.
@@ -113,6 +113,7 @@ macro_rules! generate_tables {
                 self.operations.retain(|_, row| row.subject != removal.entity);
                 if let EntityRef::Gateway(id) = removal.entity {
                     self.default_gateways.retain(|_, default| *default != id);
+                    self.gateway_replicas.retain(|_, row| row.gateway_id != id);
                 }
             }
 
@@ -506,6 +507,18 @@ impl Tables {
         found.filter(move |row| row.machine.as_deref() == Some(machine))
     }
 
+    /// The hosts of the fleet that a gateway names; `None`: there is no such fleet.
+    fn hosts_of(&self, gateway: &GatewayRow) -> Option<Vec<InstanceRow>> {
+        let Some(name) = gateway.configuration.fleet() else {
+            return Some(Vec::new());
+        };
+        let is_named =
+            |row: &&FleetRow| row.project_id == gateway.project_id && row.name == name && !row.deleted;
+        let fleet = self.fleets.values().find(is_named)?.id;
+        let is_there = |row: &&InstanceRow| row.fleet_id == Some(fleet) && !row.deleted;
+        Some(self.instances.values().filter(is_there).cloned().collect())
+    }
+
     /// The placement groups of a fleet that are not over, oldest first.
     fn placement_groups_of(&self, fleet: FleetId) -> Vec<PlacementGroupRow> {
         let of_fleet = |row: &&PlacementGroupRow| row.fleet_id == fleet && !row.status().is_over();
@@ -709,8 +722,52 @@ impl EngineStore for MemoryStore {
     }
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
-        let gateway = self.readable()?.gateways.get(&id).cloned();
-        Ok(gateway.map(|gateway| GatewaySnapshot { gateway, replicas: 0 }))
+        let tables = self.readable()?;
+        let Some(gateway) = tables.gateways.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let of_gateway = |row: &&GatewayReplicaRow| row.gateway_id == id;
+        let mut replicas: Vec<_> = tables
+            .gateway_replicas
+            .values()
+            .filter(of_gateway)
+            .cloned()
+            .collect();
+        replicas.sort_by_key(|row| (row.created_at, row.replica_num, row.id));
+        let hosts = tables.hosts_of(&gateway);
+        let is_taken = |host: &InstanceId| {
+            let mut active = tables.gateway_replicas.values().filter(|row| !row.is_over());
+            active.any(|row| row.instance_id == Some(*host))
+        };
+        let taken = hosts
+            .iter()
+            .flatten()
+            .map(|row| row.id)
+            .filter(is_taken)
+            .collect();
+        let project_name = tables.project_names.get(&gateway.project_id).cloned();
+        Ok(Some(GatewaySnapshot {
+            project_name: project_name.unwrap_or_default(),
+            replicas,
+            hosts,
+            taken,
+            gateway,
+        }))
+    }
+
+    async fn gateway_replica(&self, id: GatewayReplicaId) -> Result<Option<GatewayReplicaSnapshot>> {
+        let tables = self.readable()?;
+        let Some(replica) = tables.gateway_replicas.get(&id).cloned() else {
+            return Ok(None);
+        };
+        let Some(gateway) = tables.gateways.get(&replica.gateway_id).cloned() else {
+            return Ok(None);
+        };
+        Ok(Some(GatewayReplicaSnapshot {
+            operations: tables.operations_of(EntityRef::GatewayReplica(id)),
+            replica,
+            gateway,
+        }))
     }
 
     async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {

@@ -7,6 +7,7 @@ mod attachment;
 mod compute_group;
 mod fleet;
 mod gateway;
+mod gateway_replica;
 mod instance;
 mod job;
 mod leaving;
@@ -16,7 +17,7 @@ mod run;
 mod volume;
 
 use dstack_model::fleets::FleetStatus;
-use dstack_model::gateways::GatewayStatus;
+use dstack_model::gateways::{GatewayReplicaStatus, GatewayStatus};
 use dstack_model::health::HealthStatus;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
@@ -32,6 +33,7 @@ pub use compute_group::ComputeGroupRow;
 pub use dstack_plan::placement::HostRules;
 pub use fleet::FleetRow;
 pub use gateway::{GatewayRow, NewGateway};
+pub use gateway_replica::GatewayReplicaRow;
 pub use instance::{AgentAddress, InstanceRow};
 pub use job::JobRow;
 pub use leaving::LeavingHost;
@@ -44,6 +46,7 @@ crate::text_columns!(
     AttachmentStatus,
     ComputeGroupState,
     FleetStatus,
+    GatewayReplicaStatus,
     GatewayStatus,
     HealthStatus,
     InstanceStatus,

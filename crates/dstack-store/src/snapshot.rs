@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use dstack_model::runs::JobStatus;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
-    Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, GatewayReplicaId, InstanceId, JobId, PlacementGroupId,
+    ProjectId, RunId, Time, VolumeId,
 };
 use uuid::Uuid;
 
@@ -18,8 +18,8 @@ use crate::queries::health::StoredCheck;
 use crate::queries::metrics::MetricsPoint;
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{Commit, EntityRef, Result};
 
@@ -243,8 +243,25 @@ pub enum AttachmentsOf {
 pub struct GatewaySnapshot {
     /// The gateway.
     pub gateway: GatewayRow,
-    /// How many of its replicas are not gone.
-    pub replicas: usize,
+    /// Name of its project.
+    pub project_name: String,
+    /// All its replicas, also those that are gone, oldest first.
+    pub replicas: Vec<GatewayReplicaRow>,
+    /// The hosts of the fleet on which its replicas run; none where they have machines of their own. `None`: there is no such fleet.
+    pub hosts: Option<Vec<InstanceRow>>,
+    /// Those of them that have a replica of a gateway.
+    pub taken: Vec<InstanceId>,
+}
+
+/// All that decides about a replica of a gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GatewayReplicaSnapshot {
+    /// The replica.
+    pub replica: GatewayReplicaRow,
+    /// The gateway.
+    pub gateway: GatewayRow,
+    /// Its operations, oldest first.
+    pub operations: Vec<OperationRow>,
 }
 
 /// Changes of rows made by other servers.
@@ -277,6 +294,8 @@ pub trait EngineStore: Send + Sync + Debug {
     async fn attachments(&self, of: AttachmentsOf) -> Result<Vec<VolumeUse>>;
     /// A gateway.
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>>;
+    /// A replica of a gateway.
+    async fn gateway_replica(&self, id: GatewayReplicaId) -> Result<Option<GatewayReplicaSnapshot>>;
     /// A placement group with its fleet.
     async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>>;
     /// A compute group with its instances.

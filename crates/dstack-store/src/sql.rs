@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use dstack_plan::fleets::is_cluster;
 use dstack_plan::hosts::HostKey;
 use dstack_units::{
-    AttachmentId, ComputeGroupId, FleetId, GatewayId, InstanceId, JobId, PlacementGroupId, ProjectId, RunId,
-    Time, VolumeId,
+    AttachmentId, ComputeGroupId, FleetId, GatewayId, GatewayReplicaId, InstanceId, JobId, PlacementGroupId,
+    ProjectId, RunId, Time, VolumeId,
 };
 use sqlx::{AssertSqlSafe, SqlStr};
 use uuid::Uuid;
@@ -28,14 +28,14 @@ use crate::queries::health::{self, StoredCheck};
 use crate::queries::metrics::{self, MetricsPoint};
 use crate::queries::orphans::{MadeFor, MadeKey, OrphanRow};
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, InstanceRow, JobRow, OperationRow, PlacementGroupRow, RunRow,
-    VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, Column, Commit, ComputeGroupSnapshot, Database,
-    EngineStore, Entity, EntityRef, FleetSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot,
-    JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeJob, VolumeSnapshot,
-    VolumeUse,
+    EngineStore, Entity, EntityRef, FleetSnapshot, GatewayReplicaSnapshot, GatewaySnapshot, GroupOfInstance,
+    InstanceSnapshot, JobSnapshot, PlacementGroupSnapshot, PlacementSnapshot, Result, RunSnapshot, VolumeJob,
+    VolumeSnapshot, VolumeUse,
 };
 
 /// The engine's store on SQL.
@@ -199,13 +199,50 @@ impl SqlStore {
     }
 
     async fn read_gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
-        let Some(gateway) = self.by_id(id).await? else {
+        let Some(gateway) = self.by_id::<GatewayRow>(id).await? else {
             return Ok(None);
         };
-        let replicas = self.database.gateways().replicas(&[id]).await?;
+        let replicas = self
+            .where_text::<GatewayReplicaRow>(
+                "WHERE t.gateway_id = $1 ORDER BY t.created_at, t.replica_num, t.id",
+                id.to_raw(),
+            )
+            .await?;
+        let hosts = self.hosts_of(&gateway).await?;
+        let ids: Vec<InstanceId> = hosts.iter().flatten().map(|row| row.id).collect();
+        let project = self.database.projects().by_id(gateway.project_id).await?;
         Ok(Some(GatewaySnapshot {
+            project_name: project.map(|row| row.name).unwrap_or_default(),
+            replicas,
+            taken: self.database.gateways().hosts_taken(&ids).await?,
+            hosts,
             gateway,
-            replicas: replicas.len(),
+        }))
+    }
+
+    /// The hosts of the fleet that a gateway names.
+    async fn hosts_of(&self, gateway: &GatewayRow) -> Result<Option<Vec<InstanceRow>>> {
+        let Some(fleet) = gateway.configuration.fleet() else {
+            return Ok(Some(Vec::new()));
+        };
+        let Some(fleet) = self.fleet_by_name(gateway.project_id, fleet).await? else {
+            return Ok(None);
+        };
+        let found = self.read_fleet(fleet.id).await?;
+        Ok(found.map(|found| found.instances))
+    }
+
+    async fn read_gateway_replica(&self, id: GatewayReplicaId) -> Result<Option<GatewayReplicaSnapshot>> {
+        let Some(replica) = self.by_id::<GatewayReplicaRow>(id).await? else {
+            return Ok(None);
+        };
+        let Some(gateway) = self.by_id::<GatewayRow>(replica.gateway_id).await? else {
+            return Ok(None);
+        };
+        Ok(Some(GatewayReplicaSnapshot {
+            operations: self.operations_of(EntityRef::GatewayReplica(id)).await?,
+            replica,
+            gateway,
         }))
     }
 
@@ -455,6 +492,10 @@ impl EngineStore for SqlStore {
 
     async fn gateway(&self, id: GatewayId) -> Result<Option<GatewaySnapshot>> {
         self.database.asked(self.read_gateway(id)).await
+    }
+
+    async fn gateway_replica(&self, id: GatewayReplicaId) -> Result<Option<GatewayReplicaSnapshot>> {
+        self.database.asked(self.read_gateway_replica(id)).await
     }
 
     async fn placement_group(&self, id: PlacementGroupId) -> Result<Option<PlacementGroupSnapshot>> {

@@ -107,6 +107,7 @@ kinds! {
     Volume => VolumeId, "a volume.";
     Attachment => AttachmentId, "an attachment of a volume to an instance.";
     Gateway => GatewayId, "a gateway.";
+    GatewayReplica => GatewayReplicaId, "a replica of a gateway.";
     PlacementGroup => PlacementGroupId, "a placement group.";
     ComputeGroup => ComputeGroupId, "a compute group.";
     Export => ExportId, "an export.";

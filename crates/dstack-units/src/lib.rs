@@ -34,9 +34,9 @@ pub use duration::{IdleDuration, OffDuration, Seconds};
 pub use error::ParseError;
 pub use gpu::{AcceleratorVendor, GpuSpec};
 pub use id::{
-    ArchiveId, AttachmentId, ComputeGroupId, EventId, ExportId, FleetId, GatewayId, ImportId, InstallationId,
-    InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, PublicKeyId, RepoRowId, RunId, SecretId,
-    TokenId, UserId, VolumeId,
+    ArchiveId, AttachmentId, ComputeGroupId, EventId, ExportId, FleetId, GatewayId, GatewayReplicaId,
+    ImportId, InstallationId, InstanceId, JobId, OperationId, PlacementGroupId, ProjectId, PublicKeyId,
+    RepoRowId, RunId, SecretId, TokenId, UserId, VolumeId,
 };
 pub use login::{HostName, LoginName};
 pub use memory::Memory;

@@ -312,6 +312,13 @@ async fn start_engine(
     let pool = Pool::new(Arc::clone(&keyring) as _);
     let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
     let deployer = Deployer::new(pool.clone(), agents);
+    context.services.publish_through(Arc::new(GatewayHosts::new(
+        deployer.clone(),
+        pool.clone(),
+        Arc::clone(&keyring),
+        database.clone(),
+        Arc::clone(&keys),
+    )));
     let agents = ConnectedAgents::new(here, pool, Pool::new(keyring));
     context.services.reach_through(Arc::new(agents.clone()));
     let engine = Engine::start(EngineDeps {

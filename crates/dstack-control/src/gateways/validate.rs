@@ -27,9 +27,13 @@ pub(super) fn check(
     configuration: &GatewayConfiguration,
 ) -> Result<()> {
     let backend = configuration.backend;
-    check_available(registry, backend)?;
     let supporting = registry.with(|capabilities| capabilities.gateways);
-    if !supporting.contains(&backend) {
+    // Hosts of SSH fleets are asked of no backend.
+    let is_on_hosts = configuration.fleet().is_some();
+    if !is_on_hosts {
+        check_available(registry, backend)?;
+    }
+    if !is_on_hosts && !supporting.contains(&backend) {
         return refuse(format!(
             "Gateways are not supported for {backend} backend. Available backends with gateway support: {}.",
             types(&supporting)
@@ -52,7 +56,7 @@ pub(super) fn check(
         .into_iter()
         .filter(|kind| PRIVATE.contains(kind))
         .collect();
-    if !configuration.public_ip && !private.contains(&backend) {
+    if !configuration.public_ip && !is_on_hosts && !private.contains(&backend) {
         return refuse(format!(
             "Private gateways are not supported for {backend} backend.  Available backends with private gateway \
              support: {}.",

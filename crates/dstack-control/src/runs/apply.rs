@@ -6,7 +6,7 @@ use dstack_plan::names;
 use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::publish;
 use dstack_plan::services::replicas::first;
-use dstack_store::rows::{JobRow, NewRun, RunRow};
+use dstack_store::rows::{GatewayRow, JobRow, NewRun, RunRow};
 use dstack_store::{Json, Sealed, events};
 use dstack_units::{ArchiveId, ProjectId, RunId, UserId};
 
@@ -111,7 +111,9 @@ impl Runs {
         let mut new = old.clone();
         new.deployment_num += 1;
         new.priority = spec.configuration.base().priority.unwrap_or(0);
-        new.service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        let gateway = self.resources.gateway(request.project, &spec).await?;
+        new.service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);
+        new.gateway_id = gateway.map(|gateway| gateway.id);
         new.run_spec = Sealed::new(spec);
         let deployment = new.deployment_num;
         let mut changes = self.core.changes(Actor::User(request.user));
@@ -137,7 +139,8 @@ impl Runs {
         let now = self.core.now();
         let replicas = first(&spec);
         let next_triggered_at = next_trigger(&spec, now);
-        let service_spec = published(&request.project_name, &spec)?.map(Json::new);
+        let gateway = self.resources.gateway(request.project, &spec).await?;
+        let service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);
         let specs = match next_triggered_at {
             None => self.resources.jobs(request.project, &spec, &replicas).await?,
             Some(_) => Vec::new(),
@@ -154,6 +157,7 @@ impl Runs {
         };
         let mut run = RunRow::new(new, now);
         run.service_spec = service_spec;
+        run.gateway_id = gateway.as_ref().map(|gateway| gateway.id);
         run.desired_replica_count = i64::try_from(replicas.len()).unwrap_or(i64::MAX);
         let by_system = self.core.events(Actor::System);
         let mut changes = self.core.changes(Actor::User(request.user));
@@ -166,8 +170,17 @@ impl Runs {
         let status = events::upper(&run.status());
         changes.insert(run.clone(), &format!("Run submitted. Status: {status}"));
         if run.service_spec.is_some() {
-            let text = "Service assigned to run without a gateway";
-            changes.event(by_system.event(text, vec![events::run(&run)]));
+            let (text, targets) = match &gateway {
+                Some(gateway) => (
+                    "Service assigned to gateway",
+                    vec![events::run(&run), events::gateway(gateway)],
+                ),
+                None => (
+                    "Service assigned to run without a gateway",
+                    vec![events::run(&run)],
+                ),
+            };
+            changes.event(by_system.event(text, targets));
         }
         let mut jobs = Vec::new();
         for job in specs {
@@ -188,12 +201,23 @@ impl Runs {
 }
 
 /// Where a service is reached; `None`: the run is none.
-fn published(project: &str, spec: &RunSpec) -> Result<Option<dstack_model::runs::ServiceSpec>> {
+fn published(
+    project: &str,
+    spec: &RunSpec,
+    gateway: Option<&GatewayRow>,
+) -> Result<Option<dstack_model::runs::ServiceSpec>> {
     let Some(service) = spec.configuration.service() else {
         return Ok(None);
     };
     let run = spec.run_name.as_deref().unwrap_or_default();
-    Ok(Some(publish::without_gateway(project, run, service)?))
+    let published = match gateway {
+        None => publish::without_gateway(project, run, service),
+        Some(gateway) => {
+            let domain = gateway.wildcard_domain.as_deref().unwrap_or_default();
+            publish::at_gateway(project, run, service, &gateway.configuration, domain)
+        }
+    };
+    Ok(Some(published?))
 }
 
 fn archives(spec: &RunSpec) -> Vec<ArchiveId> {

@@ -62,6 +62,9 @@ fn span(key: Key) -> Span {
         Key::Entity(EntityRef::Volume(_)) => task_span!("pipeline_tasks.VolumeWorker.process"),
         Key::Entity(EntityRef::Attachment(_)) => task_span!("pipeline_tasks.AttachmentWorker.process"),
         Key::Entity(EntityRef::Gateway(_)) => task_span!("pipeline_tasks.GatewayWorker.process"),
+        Key::Entity(EntityRef::GatewayReplica(_)) => {
+            task_span!("pipeline_tasks.GatewayReplicaWorker.process")
+        }
         Key::Entity(EntityRef::PlacementGroup(_)) => {
             task_span!("pipeline_tasks.PlacementGroupWorker.process")
         }

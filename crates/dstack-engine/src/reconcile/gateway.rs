@@ -1,9 +1,11 @@
-//! Gateways: this version has no cloud that makes them.
+//! Gateways: their replicas are made on hosts of SSH fleets, and end with them.
 
 use std::sync::Arc;
 
-use dstack_plan::lifecycle::gateway::{Decision, Facts, decide};
-use dstack_store::{Changes, EntityRef, EventMaker};
+use dstack_model::gateways::{GatewayConfiguration, GatewayReplicaConfiguration, GatewayStatus};
+use dstack_plan::lifecycle::gateway::{self as plan, Decision, Facts, Replica, decide};
+use dstack_store::rows::{AgentAddress, GatewayReplicaRow, GatewayRow, InstanceRow};
+use dstack_store::{Changes, EntityRef, EventMaker, GatewaySnapshot};
 use dstack_units::GatewayId;
 
 use crate::Result;
@@ -16,27 +18,135 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
         ctx.finished(entity);
         return Ok(());
     };
-    let before = &snapshot.gateway;
     let now = ctx.now();
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
-    let mut row = before.clone();
-    let facts = Facts {
-        name: row.name.clone(),
-        status: row.status(),
-        to_be_deleted: row.to_be_deleted,
-        replicas: snapshot.replicas,
-    };
-    match decide(&facts) {
-        Decision::Wait(wait) => row.wait(wait),
-        Decision::Fail(reason) => row.fail(reason.to_owned(), now)?,
+    let mut row = snapshot.gateway.clone();
+    match decide(&facts(&snapshot), now) {
+        Decision::Wait(wait) => {
+            let stored = row.stored_wait();
+            row.wait(wait.or_stored(&stored, now));
+        }
+        Decision::Fail(reason) => {
+            row.fail(reason, now)?;
+            // Its replicas end.
+            row.wake_at(now);
+        }
+        Decision::Make(count) => {
+            make(ctx, &snapshot, count, &mut changes);
+            if row.status() == GatewayStatus::Submitted {
+                row.provision(now)?;
+            }
+            row.wake_at(now);
+        }
+        Decision::End(places) => end(&snapshot, &places, &mut changes)?,
+        Decision::Run => row.run(now)?,
         Decision::Gone => {
             changes.remove(row, "Gateway deleted");
             return commit(ctx, changes).await;
         }
     }
     ctx.wakes.wake_at(entity, row.next_wake_at());
-    changes.update(before, row);
+    changes.update(&snapshot.gateway, row);
     commit(ctx, changes).await
+}
+
+/// New replicas, each on a free host of its own. The row of the host is written as it is: who chooses it at the same time finds out.
+fn make(ctx: &Context, snapshot: &GatewaySnapshot, count: usize, changes: &mut Changes) {
+    let now = ctx.now();
+    let mut numbers = free_numbers(&snapshot.replicas);
+    for host in free_hosts(snapshot).take(count) {
+        let replica = GatewayReplicaRow::on_host(
+            ctx.deps.random.ordered_uuid(now).into(),
+            &snapshot.gateway,
+            numbers.next().unwrap_or_default(),
+            configuration(&snapshot.gateway, &snapshot.project_name, host),
+            host.id,
+            now,
+        );
+        changes.insert(replica, "Gateway replica created. Status: SUBMITTED");
+        changes.touch(host.clone());
+    }
+}
+
+/// Ends replicas that are not ending yet: they see by themselves that nobody wants them where the whole gateway ends.
+fn end(snapshot: &GatewaySnapshot, places: &[usize], changes: &mut Changes) -> Result<()> {
+    for place in places {
+        if let Some(before) = snapshot.replicas.get(*place) {
+            let mut row = before.clone();
+            row.terminate(None, changes.maker().now)?;
+            changes.update(before, row);
+        }
+    }
+    Ok(())
+}
+
+fn facts(snapshot: &GatewaySnapshot) -> Facts {
+    let replica = |row: &GatewayReplicaRow| Replica {
+        status: row.status(),
+        failure: row.status_message().map(str::to_owned),
+        changed_at: row.last_processed_at,
+    };
+    let configuration = &snapshot.gateway.configuration;
+    Facts {
+        status: snapshot.gateway.status(),
+        to_be_deleted: snapshot.gateway.to_be_deleted,
+        wanted: wanted(configuration),
+        replicas: snapshot.replicas.iter().map(replica).collect(),
+        hosts: match configuration.fleet() {
+            None => plan::Hosts::OfCloud,
+            Some(name) if snapshot.hosts.is_none() => plan::Hosts::NoFleet(name.to_owned()),
+            Some(name) => plan::Hosts::OfFleet {
+                name: name.to_owned(),
+                free: free_hosts(snapshot).count(),
+            },
+        },
+        deadline: snapshot.gateway.deadline_at(),
+    }
+}
+
+fn wanted(configuration: &GatewayConfiguration) -> usize {
+    usize::try_from(configuration.replicas.unwrap_or(1)).unwrap_or_default()
+}
+
+/// Hosts that are set up and reached, and have no gateway. `instance_type` names one of them, where that is given.
+fn free_hosts(snapshot: &GatewaySnapshot) -> impl Iterator<Item = &InstanceRow> {
+    let named = snapshot.gateway.configuration.instance_type.as_deref();
+    let is_free = move |row: &&InstanceRow| {
+        row.status().is_available()
+            && !row.unreachable
+            && row
+                .agent
+                .as_deref()
+                .is_some_and(|agent| matches!(agent, AgentAddress::Ssh { .. }))
+            && named.is_none_or(|named| named == row.name)
+            && !snapshot.taken.contains(&row.id)
+    };
+    snapshot.hosts.iter().flatten().filter(is_free)
+}
+
+/// Numbers that no replica has which is there, smallest first.
+fn free_numbers(replicas: &[GatewayReplicaRow]) -> impl Iterator<Item = i64> {
+    let used: Vec<i64> = replicas
+        .iter()
+        .filter(|row| !row.is_over())
+        .map(|row| row.replica_num)
+        .collect();
+    (0..).filter(move |number| !used.contains(number))
+}
+
+fn configuration(gateway: &GatewayRow, project: &str, host: &InstanceRow) -> GatewayReplicaConfiguration {
+    let asked = &gateway.configuration;
+    GatewayReplicaConfiguration {
+        project_name: project.to_owned(),
+        instance_name: host.name.clone(),
+        backend: asked.backend,
+        region: asked.region.clone(),
+        instance_type: asked.instance_type.clone(),
+        public_ip: asked.public_ip,
+        ssh_key_pub: String::new(),
+        certificate: asked.certificate.clone(),
+        tags: asked.tags.clone(),
+    }
 }
 
 async fn commit(ctx: &Context, changes: Changes) -> Result<()> {

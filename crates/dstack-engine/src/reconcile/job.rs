@@ -120,7 +120,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         disconnected_at: job.disconnected_at.or(seen.disconnected_at),
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
-        requests_until: requests::until(ctx, job),
+        requests_until: requests::until(ctx, job, &snapshot.run),
         probe_awaited: None,
         stored_wait: job.stored_wait(),
         task_waits_for: all.nodes.task.clone(),

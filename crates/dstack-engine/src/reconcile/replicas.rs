@@ -7,7 +7,7 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::registration::{self, Standing};
 use dstack_plan::services::replicas::{self, Job, Slot};
 use dstack_store::Sealed;
-use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::rows::{JobRow, RunRow, TransitionError};
 use dstack_units::Time;
 
 use super::run::{Change, end_jobs};
@@ -18,7 +18,7 @@ use crate::{InputsError, Result};
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The latest submissions as the planner sees them.
-fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
+fn planned<'a>(ctx: &Context, run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
     let job = |row: &&'a JobRow| Job {
         replica_num: row.replica_num,
         group: &row.job_spec.replica_group,
@@ -27,7 +27,7 @@ fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
         out_of_date: row.deployment_num < run.deployment_num,
         changed_at: row.last_processed_at,
         running_at: row.running_at,
-        serves: serves(run, row),
+        serves: serves(ctx, run, row),
         probed: !row.job_spec.probes.is_empty(),
         submission_num: row.submission_num,
     };
@@ -35,18 +35,18 @@ fn planned<'a>(run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
 }
 
 /// Whether a running job gets requests, or would if its service did not route them itself.
-fn serves(run: &RunRow, job: &JobRow) -> bool {
+fn serves(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
     // One of a version that asked no probes has served, and gets requests at the first look at it.
     job.probes.is_none()
-        || job
-            .standing(run)
-            .map_or(job.ready, |standing| standing.registered)
+        || job.standing(run).map_or(job.ready, |standing| {
+            standing.registered && ctx.deps.services.is_published(job.id, run.gateway_id)
+        })
 }
 
 /// All jobs of a run that has none, or none that lives.
 pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
     let slots = match change.run.run_spec.configuration.service() {
-        Some(service) => replicas::start(service, &planned(&change.run, latest)),
+        Some(service) => replicas::start(service, &planned(ctx, &change.run, latest)),
         None => replicas::first(&change.run.run_spec),
     };
     if slots.is_empty() {
@@ -94,10 +94,13 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
         change.run.wake_at(now);
         return Ok(());
     }
+    if let Some(reason) = refusal(ctx, &change.run) {
+        return Ok(end_unpublished(&reason, change, now)?);
+    }
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
-    let next = replicas::next(service, &planned(&change.run, latest), now);
+    let next = replicas::next(service, &planned(ctx, &change.run, latest), now);
     change.run.desired_replica_count = next.wanted;
     if let Some(at) = next.wake_at {
         change.run.wake_at(at);
@@ -113,6 +116,21 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
     {
         wait_for_inputs(&error, change, now);
     }
+    Ok(())
+}
+
+/// Why the gateway of a service does not take it.
+fn refusal(ctx: &Context, run: &RunRow) -> Option<String> {
+    ctx.deps.services.refusal(run.id, run.gateway_id?)
+}
+
+/// A service that its gateway does not take is reached by nobody (dstack 0.22.5: pipelines §2).
+fn end_unpublished(reason: &str, change: &mut Change, now: Time) -> Result<(), TransitionError> {
+    let run = &mut change.run;
+    tracing::warn!(run.id = %run.id, run.name = %run.run_name, reason, "the gateway does not take a service");
+    run.terminate(RunTerminationReason::GatewayError, now)?;
+    run.wait(Wait::briefly(now, WaitReason::JobsEnded));
+    change.note(format!("The gateway does not take the service: {reason}"));
     Ok(())
 }
 

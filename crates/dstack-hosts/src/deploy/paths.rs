@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dstack_agent_api::gateway::HOST_API_PORT;
 use dstack_agent_api::shim::DEFAULT_HTTP_PORT;
 
 /// Name of the service, as dstack 0.22.5 calls it: a host that has its agent is taken over.
@@ -26,10 +27,36 @@ pub struct HostPaths {
     pub ssh: Option<String>,
     /// TCP port of the agent on the loopback interface.
     pub port: u16,
+    /// Where a gateway is.
+    pub gateway: GatewayPaths,
     /// So long after its start the agent may take to answer.
     pub patience: Duration,
     /// So long a step sends the agent's file; the next one goes on with the rest.
     pub send_limit: Duration,
+}
+
+/// Where the things of a gateway are on a host, and where it listens.
+#[derive(Debug, Clone)]
+pub struct GatewayPaths {
+    /// Directory of its executables, its state and the sockets of servers.
+    pub home: String,
+    /// TCP port of its API on the loopback interface.
+    pub api_port: u16,
+    /// Address and port of HTTP.
+    pub http: String,
+    /// Address and port of HTTPS.
+    pub https: String,
+}
+
+impl Default for GatewayPaths {
+    fn default() -> Self {
+        Self {
+            home: "/var/lib/dstack-gateway".to_owned(),
+            api_port: HOST_API_PORT,
+            http: "0.0.0.0:80".to_owned(),
+            https: "0.0.0.0:443".to_owned(),
+        }
+    }
 }
 
 impl Default for HostPaths {
@@ -41,6 +68,7 @@ impl Default for HostPaths {
             systemd: "/run/systemd/system".to_owned(),
             ssh: None,
             port: DEFAULT_HTTP_PORT,
+            gateway: GatewayPaths::default(),
             patience: HEALTH_LIMIT,
             send_limit: SEND_LIMIT,
         }

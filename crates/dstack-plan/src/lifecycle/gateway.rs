@@ -1,20 +1,77 @@
-//! A gateway, from the request to its end.
+//! A gateway, from the request to its end (dstack 0.22.5: pipelines §12). Its replicas have lives of their own:
+//! [`super::gateway_replica`].
 
-use dstack_model::gateways::GatewayStatus;
+use std::time::Duration;
+
+use dstack_model::gateways::{GatewayReplicaStatus, GatewayStatus};
+use dstack_units::Time;
 
 use super::{Wait, WaitReason};
+
+/// A new gateway fails when no host of its fleet can take it for so long.
+const HOST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// Hosts are looked for so often.
+const HOST_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Pauses before a replica that has failed is made again, by failures in a row (dstack 0.22.5); the last one for all further ones.
+const PAUSES: [Duration; 5] = [
+    Duration::from_secs(60),
+    Duration::from_secs(2 * 60),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(10 * 60),
+    Duration::from_secs(30 * 60),
+];
+
+/// A replica of the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    /// Where it is in its life.
+    pub status: GatewayReplicaStatus,
+    /// Why it ends or has ended although it was wanted.
+    pub failure: Option<String>,
+    /// When its row was changed last.
+    pub changed_at: Time,
+}
+
+impl Replica {
+    fn is_active(&self) -> bool {
+        use GatewayReplicaStatus::{Terminated, Terminating};
+        !matches!(self.status, Terminating | Terminated)
+    }
+}
+
+/// The hosts that its replicas may run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    /// Its backend makes machines for gateways, which this version cannot ask for.
+    OfCloud,
+    /// There is no SSH fleet of this name.
+    NoFleet(String),
+    /// Those of an SSH fleet.
+    OfFleet {
+        /// Name of the fleet.
+        name: String,
+        /// How many of them can be used, and have no gateway.
+        free: usize,
+    },
+}
 
 /// All that is known of a gateway.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// Its name, for reasons.
-    pub name: String,
     /// Status of the gateway before the decision.
     pub status: GatewayStatus,
     /// Its deletion was asked for.
     pub to_be_deleted: bool,
-    /// Replicas that are not gone.
-    pub replicas: usize,
+    /// How many replicas it should have.
+    pub wanted: usize,
+    /// All its replicas, oldest first.
+    pub replicas: Vec<Replica>,
+    /// The hosts that they may run on.
+    pub hosts: Hosts,
+    /// When its present wait ends badly.
+    pub deadline: Option<Time>,
 }
 
 /// What to do next.
@@ -23,56 +80,274 @@ pub enum Decision {
     /// Nothing but wait.
     Wait(Wait),
     /// It cannot be made.
-    Fail(&'static str),
+    Fail(String),
+    /// So many replicas are made, each on a host of its own that is free; the gateway is being provisioned if it was only submitted.
+    Make(usize),
+    /// The replicas at these places end.
+    End(Vec<usize>),
+    /// All of its replicas answer.
+    Run,
     /// Nothing of it is left.
     Gone,
 }
 
-const NOT_MADE: &str = "This server version cannot create gateways yet";
+const NOT_MADE: &str = "This server version makes gateways on hosts of SSH fleets only: set `backend: remote`, and `region` to the name of \
+     the fleet";
 
-/// Decides about a gateway: no cloud of this version makes one, so that a submitted one fails, and one without replicas is gone
-/// as soon as its deletion is asked for.
-pub fn decide(facts: &Facts) -> Decision {
-    use GatewayStatus::{Failed, Provisioning, Running, Submitted};
-    match (facts.to_be_deleted, facts.status) {
-        (true, _) if facts.replicas == 0 => Decision::Gone,
-        // They stay until their cloud says that they are gone.
-        (true, _) => Decision::Wait(Wait::indefinite(WaitReason::Termination {
-            name: facts.name.clone(),
-            error: None,
-        })),
-        (false, Submitted | Provisioning) => Decision::Fail(NOT_MADE),
-        (false, Running | Failed) => Decision::Wait(Wait::none()),
+/// Decides about a gateway.
+pub fn decide(facts: &Facts, now: Time) -> Decision {
+    let active = active(facts);
+    if facts.to_be_deleted || facts.status == GatewayStatus::Failed {
+        return end(facts, active);
     }
+    let is_new = facts.status != GatewayStatus::Running;
+    if is_new && let Some(why) = refusal(facts) {
+        return Decision::Fail(why);
+    }
+    let missing = facts.wanted.saturating_sub(active.len());
+    if missing > 0 {
+        return make(facts, missing, now);
+    }
+    if active.len() > facts.wanted {
+        return Decision::End(surplus(facts, active));
+    }
+    let runs = |place: &usize| facts.replicas[*place].status == GatewayReplicaStatus::Running;
+    match (active.iter().all(runs), is_new) {
+        (true, true) => Decision::Run,
+        (true, false) => Decision::Wait(Wait::none()),
+        // Each replica is given up by itself when its time is over.
+        (false, _) => Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicas)),
+    }
+}
+
+/// The places of the replicas that are not to end.
+fn active(facts: &Facts) -> Vec<usize> {
+    let all = facts.replicas.iter().enumerate();
+    all.filter(|(_, replica)| replica.is_active())
+        .map(|(place, _)| place)
+        .collect()
+}
+
+fn end(facts: &Facts, active: Vec<usize>) -> Decision {
+    let is_over = |replica: &Replica| replica.status == GatewayReplicaStatus::Terminated;
+    if !active.is_empty() {
+        return Decision::End(active);
+    }
+    match (facts.replicas.iter().all(is_over), facts.to_be_deleted) {
+        (true, true) => Decision::Gone,
+        (true, false) => Decision::Wait(Wait::none()),
+        (false, _) => Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicasEnded)),
+    }
+}
+
+/// Why a new gateway cannot be made.
+fn refusal(facts: &Facts) -> Option<String> {
+    match &facts.hosts {
+        Hosts::OfCloud => return Some(NOT_MADE.to_owned()),
+        Hosts::NoFleet(name) => {
+            return Some(format!(
+                "There is no SSH fleet {name} in the project: `region` names the fleet on whose hosts the gateway runs"
+            ));
+        }
+        Hosts::OfFleet { .. } => {}
+    }
+    let failed = facts.replicas.iter().find_map(|replica| replica.failure.as_ref());
+    failed.map(|failure| format!("Failed to provision gateway replica: {failure}"))
+}
+
+fn make(facts: &Facts, missing: usize, now: Time) -> Decision {
+    let at = next_attempt_at(&facts.replicas);
+    if let Some(at) = at.filter(|at| now < *at) {
+        return Decision::Wait(Wait {
+            deadline: None,
+            wake_at: Some(at),
+            reason: Some(WaitReason::NextAttempt),
+        });
+    }
+    let (fleet, free) = match &facts.hosts {
+        Hosts::OfFleet { name, free } => (name.clone(), *free),
+        Hosts::NoFleet(name) => (name.clone(), 0),
+        Hosts::OfCloud => return Decision::Wait(Wait::none()),
+    };
+    if free > 0 {
+        return Decision::Make(missing.min(free));
+    }
+    // One that runs goes on with the replicas that it has.
+    let is_new = facts.status != GatewayStatus::Running;
+    let deadline = is_new.then(|| facts.deadline.unwrap_or(now + HOST_TIMEOUT));
+    if deadline.is_some_and(|deadline| deadline <= now) {
+        return Decision::Fail(format!(
+            "No host of fleet {fleet} can take a replica of the gateway: each must be reached, and have no other gateway"
+        ));
+    }
+    Decision::Wait(Wait {
+        deadline,
+        wake_at: Some(now + HOST_INTERVAL),
+        reason: Some(WaitReason::GatewayHost { fleet }),
+    })
+}
+
+/// When the next replica may be made, after those that have failed last.
+fn next_attempt_at(replicas: &[Replica]) -> Option<Time> {
+    let failed = |replica: &&Replica| !replica.is_active() && replica.failure.is_some();
+    let in_a_row = replicas.iter().rev().take_while(failed).count();
+    let last = replicas.last().filter(failed)?;
+    let pause = PAUSES[in_a_row.saturating_sub(1).min(PAUSES.len() - 1)];
+    Some(last.changed_at + pause)
+}
+
+/// Those that are too many: first those that serve least, of these the oldest.
+fn surplus(facts: &Facts, mut active: Vec<usize>) -> Vec<usize> {
+    let rank = |status| match status {
+        GatewayReplicaStatus::Submitted => 0,
+        GatewayReplicaStatus::Provisioning => 1,
+        _ => 2,
+    };
+    active.sort_by_key(|place| rank(facts.replicas[*place].status));
+    active.truncate(active.len() - facts.wanted);
+    active
 }
 
 #[cfg(test)]
 mod tests {
+    use GatewayReplicaStatus as Status;
+
     use super::*;
 
+    const NOW: Time = Time::EPOCH;
+
+    fn replica(status: Status) -> Replica {
+        Replica {
+            status,
+            failure: None,
+            changed_at: NOW,
+        }
+    }
+
+    fn failed() -> Replica {
+        Replica {
+            failure: Some("port 80 is taken".to_owned()),
+            ..replica(Status::Terminated)
+        }
+    }
+
+    fn facts(status: GatewayStatus, replicas: &[Replica], free: usize) -> Facts {
+        Facts {
+            status,
+            to_be_deleted: false,
+            wanted: 2,
+            replicas: replicas.to_vec(),
+            hosts: Hosts::OfFleet {
+                name: "f".to_owned(),
+                free,
+            },
+            deadline: None,
+        }
+    }
+
+    fn decided(status: GatewayStatus, replicas: &[Replica], free: usize) -> Decision {
+        decide(&facts(status, replicas, free), NOW)
+    }
+
     #[test]
-    fn gateways_fail_or_go() {
-        let decided = |status, to_be_deleted, replicas| {
-            decide(&Facts {
-                name: "gate".to_owned(),
-                status,
-                to_be_deleted,
-                replicas,
-            })
+    fn a_gateway_is_made_on_free_hosts_and_runs_with_all_its_replicas() {
+        use GatewayStatus::{Provisioning, Running, Submitted};
+        assert_eq!(decided(Submitted, &[], 3), Decision::Make(2));
+        let one = [replica(Status::Running)];
+        assert_eq!(decided(Provisioning, &one, 3), Decision::Make(1));
+        let both = [replica(Status::Running), replica(Status::Provisioning)];
+        assert!(matches!(decided(Provisioning, &both, 0), Decision::Wait(_)));
+        let both = [replica(Status::Running), replica(Status::Running)];
+        assert_eq!(decided(Provisioning, &both, 0), Decision::Run);
+        assert_eq!(decided(Running, &both, 0), Decision::Wait(Wait::none()));
+    }
+
+    #[test]
+    fn a_new_gateway_waits_for_a_host_for_a_while_and_one_that_runs_goes_on() {
+        let new = facts(GatewayStatus::Submitted, &[], 0);
+        let Decision::Wait(wait) = decide(&new, NOW) else {
+            panic!("a host may come");
         };
-        assert_eq!(
-            decided(GatewayStatus::Submitted, false, 0),
-            Decision::Fail(NOT_MADE)
-        );
-        assert_eq!(decided(GatewayStatus::Submitted, true, 0), Decision::Gone);
-        assert_eq!(decided(GatewayStatus::Failed, true, 0), Decision::Gone);
-        let Decision::Wait(wait) = decided(GatewayStatus::Running, true, 2) else {
-            panic!("its replicas cost money");
+        assert_eq!(wait.deadline, Some(NOW + HOST_TIMEOUT));
+        let late = Facts {
+            deadline: wait.deadline,
+            ..new
         };
-        assert!(wait.reason.is_some());
-        assert_eq!(
-            decided(GatewayStatus::Failed, false, 0),
-            Decision::Wait(Wait::none())
-        );
+        let at = NOW + HOST_TIMEOUT;
+        assert!(matches!(decide(&late, at), Decision::Fail(why) if why.contains("No host of fleet f")));
+        let running = facts(GatewayStatus::Running, &[replica(Status::Running)], 0);
+        let Decision::Wait(wait) = decide(&running, NOW) else {
+            panic!("it serves");
+        };
+        assert_eq!((wait.deadline, wait.wake_at.is_some()), (None, true));
+    }
+
+    #[test]
+    fn what_cannot_be_made_fails_and_leaves_nothing() {
+        use GatewayStatus::{Failed, Provisioning};
+        let replicas = [failed(), replica(Status::Running)];
+        let Decision::Fail(why) = decided(Provisioning, &replicas, 1) else {
+            panic!("one of them failed");
+        };
+        assert_eq!(why, "Failed to provision gateway replica: port 80 is taken");
+        assert_eq!(decided(Failed, &replicas, 1), Decision::End(vec![1]));
+        let ending = [failed(), replica(Status::Terminating)];
+        assert!(matches!(decided(Failed, &ending, 1), Decision::Wait(_)));
+        for hosts in [Hosts::OfCloud, Hosts::NoFleet("f".to_owned())] {
+            let facts = Facts {
+                hosts,
+                ..facts(GatewayStatus::Submitted, &[], 0)
+            };
+            assert!(matches!(decide(&facts, NOW), Decision::Fail(_)));
+        }
+    }
+
+    #[test]
+    fn a_replica_that_fails_later_is_made_again_after_growing_pauses() {
+        let running = |failures: usize| {
+            let mut replicas = vec![replica(Status::Running)];
+            replicas.extend(vec![failed(); failures]);
+            facts(GatewayStatus::Running, &replicas, 1)
+        };
+        for (failures, pause) in [(1, 60), (2, 120), (5, 1800), (50, 1800)] {
+            let facts = running(failures);
+            let Decision::Wait(wait) = decide(&facts, NOW) else {
+                panic!("it has just failed");
+            };
+            let at = NOW + Duration::from_secs(pause);
+            assert_eq!(wait.wake_at, Some(at), "{failures}");
+            assert_eq!(decide(&facts, at), Decision::Make(1));
+        }
+    }
+
+    #[test]
+    fn too_many_end_those_first_that_serve_least() {
+        let all = [
+            Status::Running,
+            Status::Provisioning,
+            Status::Running,
+            Status::Submitted,
+        ]
+        .map(replica);
+        let end = decided(GatewayStatus::Running, &all, 0);
+        assert_eq!(end, Decision::End(vec![3, 1]));
+    }
+
+    #[test]
+    fn a_deleted_gateway_is_gone_after_its_replicas() {
+        let deleted = |replicas: &[Replica]| {
+            let facts = Facts {
+                to_be_deleted: true,
+                ..facts(GatewayStatus::Running, replicas, 1)
+            };
+            decide(&facts, NOW)
+        };
+        assert_eq!(deleted(&[]), Decision::Gone);
+        assert_eq!(deleted(&[replica(Status::Terminated)]), Decision::Gone);
+        assert_eq!(deleted(&[replica(Status::Running)]), Decision::End(vec![0]));
+        assert!(matches!(
+            deleted(&[replica(Status::Terminating)]),
+            Decision::Wait(_)
+        ));
     }
 }

@@ -245,6 +245,17 @@ pub enum WaitReason {
         instance: String,
     },
 
+    // Gateways
+    /// No host of the fleet has room for a replica of the gateway.
+    GatewayHost {
+        /// Name of the fleet.
+        fleet: String,
+    },
+    /// Replicas of the gateway do not answer yet.
+    GatewayReplicas,
+    /// Replicas of the gateway are being taken off their hosts.
+    GatewayReplicasEnded,
+
     // Fleets
     /// The pause before the next attempt to bring the fleet to its size.
     FleetSize {
@@ -364,6 +375,14 @@ impl fmt::Display for WaitReason {
                 write!(f, "{machines} machines to leave the placement group of {name}")
             }
             Self::HostPrepared => f.write_str("its host to be prepared"),
+            Self::GatewayHost { fleet } => {
+                write!(
+                    f,
+                    "a host of fleet {fleet} that can be used and has no gateway yet"
+                )
+            }
+            Self::GatewayReplicas => f.write_str("its replicas to answer"),
+            Self::GatewayReplicasEnded => f.write_str("its replicas to be taken off their hosts"),
             Self::HostSetUp { instance, error } => with_error(
                 f,
                 format_args!("the host of {instance} to be set up"),

@@ -2,6 +2,8 @@
 
 use dstack_model::configurations::AnyModel;
 use dstack_model::configurations::service::{HttpsSetting, ServiceConfiguration};
+use dstack_model::gateways::{AnyGatewayCertificate, GatewayConfiguration};
+use dstack_model::interpolate::Interpolator;
 use dstack_model::runs::{ServiceModelSpec, ServiceSpec};
 use serde_json::{Map, Value, json};
 
@@ -18,11 +20,68 @@ pub fn without_gateway(
 ) -> Result<ServiceSpec, PlanError> {
     check(service)?;
     let url = format!("/proxy/services/{project}/{run}/");
+    Ok(spec(service, url, format!("/proxy/models/{project}/")))
+}
+
+/// The addresses of a service at a gateway with this domain: host names below it.
+///
+/// # Errors
+/// The gateway cannot do what the service asks for (status 400).
+pub fn at_gateway(
+    project: &str,
+    run: &str,
+    service: &ServiceConfiguration,
+    gateway: &GatewayConfiguration,
+    domain: &str,
+) -> Result<ServiceSpec, PlanError> {
+    check_model(service)?;
+    let scheme = match speaks_tls(service, gateway)? {
+        true => "https",
+        false => "http",
+    };
+    let domain = domain_of(project, domain)?;
+    let models = format!("{scheme}://gateway.{domain}");
+    Ok(spec(service, format!("{scheme}://{run}.{domain}"), models))
+}
+
+/// Whether clients reach the service over TLS.
+fn speaks_tls(service: &ServiceConfiguration, gateway: &GatewayConfiguration) -> Result<bool, PlanError> {
+    let has_certificate = gateway.certificate.is_some();
+    let wanted = match service.https {
+        Some(HttpsSetting::Flag(wanted)) => wanted,
+        Some(HttpsSetting::Auto) => has_certificate,
+        None => true,
+    };
+    let is_at_load_balancer = !matches!(
+        gateway.certificate,
+        None | Some(AnyGatewayCertificate::LetsEncrypt(_))
+    );
+    match wanted {
+        true if !has_certificate => Err(PlanError::new(
+            "The gateway has no certificate (`certificate: null`), and the service is to be reached over HTTPS. Set `https: false` or \
+             `https: auto` in the service configuration",
+        )),
+        false if is_at_load_balancer => Err(PlanError::new(
+            "The load balancer of the gateway answers over HTTPS only. Remove `https: false` from the service configuration",
+        )),
+        wanted => Ok(wanted),
+    }
+}
+
+/// The domain of the services of a project, of that of the gateway, which may begin with `*.` and name the project.
+fn domain_of(project: &str, domain: &str) -> Result<String, PlanError> {
+    let known = Interpolator::default().namespace("run", [("project_name", project)]);
+    let domain = known.interpolate(domain);
+    let domain = domain.map_err(|error| PlanError::new(format!("The domain of the gateway: {error}")))?;
+    Ok(domain.strip_prefix("*.").unwrap_or(&domain).to_lowercase())
+}
+
+fn spec(service: &ServiceConfiguration, url: String, models: String) -> ServiceSpec {
     let base_url = match &service.model {
         Some(AnyModel::OpenAi(model)) => format!("{}{}", url.trim_end_matches('/'), model.prefix),
-        Some(AnyModel::Tgi(_)) | None => format!("/proxy/models/{project}/"),
+        Some(AnyModel::Tgi(_)) | None => models,
     };
-    Ok(ServiceSpec {
+    ServiceSpec {
         url,
         model: service.model.as_ref().map(|model| ServiceModelSpec {
             name: model.name().to_owned(),
@@ -31,7 +90,7 @@ pub fn without_gateway(
         }),
         options: service.model.as_ref().map(options).unwrap_or_default(),
         notice: None,
-    })
+    }
 }
 
 fn check(service: &ServiceConfiguration) -> Result<(), PlanError> {
@@ -59,6 +118,10 @@ fn check(service: &ServiceConfiguration) -> Result<(), PlanError> {
              `rate_limits` from the service configuration",
         ));
     }
+    check_model(service)
+}
+
+fn check_model(service: &ServiceConfiguration) -> Result<(), PlanError> {
     match &service.model {
         // dstack 0.22.5 asks huggingface.co for what is missing.
         Some(AnyModel::Tgi(model)) if model.chat_template.is_none() || model.eos_token.is_none() => {
@@ -104,6 +167,69 @@ mod tests {
         let tgi = json!({"format": "tgi", "name": "m", "chat_template": "t", "eos_token": "e"});
         let spec = without_gateway("main", "llm", &service(&json!({"model": tgi}))).unwrap();
         assert_eq!(spec.model.unwrap().base_url, "/proxy/models/main/");
+    }
+
+    fn gateway(more: &Value) -> GatewayConfiguration {
+        let mut all = json!({"type": "gateway", "backend": "remote", "region": "f"});
+        for (name, value) in more.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        dstack_model::decode::decode_strict(&all).unwrap()
+    }
+
+    #[test]
+    fn at_a_gateway_a_service_has_a_host_name() {
+        let url = |service_more: &Value, gateway_more: &Value, domain: &str| {
+            at_gateway(
+                "Main",
+                "web",
+                &service(service_more),
+                &gateway(gateway_more),
+                domain,
+            )
+            .map(|spec| spec.url)
+            .map_err(|error| error.to_string())
+        };
+        let (plain, bare) = (json!({}), json!({"certificate": null}));
+        assert_eq!(
+            url(&plain, &plain, "example.com").unwrap(),
+            "https://web.example.com"
+        );
+        let of_project = "*.${{ run.project_name }}.Example.com";
+        assert_eq!(
+            url(&plain, &plain, of_project).unwrap(),
+            "https://web.main.example.com"
+        );
+        assert_eq!(
+            url(&json!({"https": false}), &plain, "e.com").unwrap(),
+            "http://web.e.com"
+        );
+        assert_eq!(
+            url(&json!({"https": "auto"}), &bare, "e.com").unwrap(),
+            "http://web.e.com"
+        );
+        assert!(
+            url(&plain, &bare, "e.com")
+                .unwrap_err()
+                .contains("has no certificate")
+        );
+        let limited = json!({"rate_limits": [{"rps": 1}]});
+        assert!(url(&limited, &plain, "e.com").is_ok());
+    }
+
+    #[test]
+    fn models_are_reached_at_the_service_or_the_host_of_models() {
+        let base_url = |model: &Value| {
+            let service = service(&json!({ "model": model }));
+            let spec = at_gateway("main", "llm", &service, &gateway(&json!({})), "e.com").unwrap();
+            spec.model.unwrap().base_url
+        };
+        assert_eq!(
+            base_url(&json!({"format": "openai", "name": "m"})),
+            "https://llm.e.com/v1"
+        );
+        let tgi = json!({"format": "tgi", "name": "m", "chat_template": "t", "eos_token": "e"});
+        assert_eq!(base_url(&tgi), "https://gateway.e.com");
     }
 
     #[test]

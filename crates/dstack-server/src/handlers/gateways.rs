@@ -8,8 +8,8 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
-use dstack_store::queries::gateways::{ListedGateway, ReplicaRow};
-use dstack_store::rows::GatewayRow;
+use dstack_store::queries::gateways::ListedGateway;
+use dstack_store::rows::{GatewayReplicaRow, GatewayRow};
 use dstack_units::GatewayId;
 
 use crate::api::{Api, Call};
@@ -76,7 +76,7 @@ async fn one(call: &Call, found: ListedGateway) -> Result<Gateway> {
     shown.ok_or_else(ApiError::not_exists)
 }
 
-fn gateway(listed: ListedGateway, replicas: &[ReplicaRow], default: Option<GatewayId>) -> Gateway {
+fn gateway(listed: ListedGateway, replicas: &[GatewayReplicaRow], default: Option<GatewayId>) -> Gateway {
     let row = listed.row;
     let is_default = default == Some(row.id);
     let mut configuration = (*row.configuration).clone();
@@ -105,7 +105,7 @@ fn gateway(listed: ListedGateway, replicas: &[ReplicaRow], default: Option<Gatew
     }
 }
 
-fn replica(row: &ReplicaRow) -> GatewayReplica {
+fn replica(row: &GatewayReplicaRow) -> GatewayReplica {
     let data = row.provisioning_data.as_deref();
     GatewayReplica {
         hostname: data.map(|data| data.ip_address.clone()),
@@ -113,8 +113,8 @@ fn replica(row: &ReplicaRow) -> GatewayReplica {
         backend: Some(row.configuration.backend),
         region: data.map(|data| data.region.clone()),
         created_at: row.created_at,
-        status: row.status,
-        status_message: row.status_message.clone(),
+        status: row.status(),
+        status_message: row.status_message().map(str::to_owned),
     }
 }
 

@@ -43,6 +43,10 @@ impl ServiceRoutes {
 
     /// Reads what changes, until the server stops.
     pub fn follow(&self, stop: CancellationToken) {
+        let (gateways, until) = (Arc::clone(&self.0.gateways), stop.clone());
+        task::spawn_restarted("follow gateways", move || {
+            Arc::clone(&gateways).follow(until.clone())
+        });
         self.until(stop.clone(), "read services", |routes| async move {
             routes.read_wanted().await;
         });
@@ -124,6 +128,7 @@ impl ServiceRoutes {
                 && sender != self.0.name
                 && let Ok(run) = run.parse()
             {
+                self.0.gateways.changed();
                 self.want(run, false);
             }
         }

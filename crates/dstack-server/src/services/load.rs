@@ -50,6 +50,10 @@ impl Stored {
 
     fn service(&self, inner: &Arc<Inner>, listed: &ListedRun) -> Option<Service> {
         let configuration = listed.run.run_spec.configuration.service()?;
+        if listed.run.gateway_id.is_some() {
+            // Its requests go there alone.
+            return None;
+        }
         let jobs = self.jobs.iter().filter(|job| job.run_id == listed.run.id);
         let replicas: Vec<_> = jobs
             .filter_map(|job| {

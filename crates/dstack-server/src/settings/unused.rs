@@ -56,15 +56,8 @@ pub(super) static UNUSED: &[(&[&str], &str)] = &[
         "each SSH server on the way to a host has ten seconds to answer",
     ),
     (
-        &[
-            "DSTACK_DEFAULT_SERVICE_CLIENT_MAX_BODY_SIZE",
-            "DSTACK_ACME_SERVER",
-            "DSTACK_ACME_EAB_KID",
-            "DSTACK_ACME_EAB_HMAC_KEY",
-            "DSTACK_SKIP_GATEWAY_UPDATE",
-            "DSTACK_GATEWAY_PACKAGE_URL",
-        ],
-        "there are no gateways yet",
+        &["DSTACK_SKIP_GATEWAY_UPDATE", "DSTACK_GATEWAY_PACKAGE_URL"],
+        "gateways are this build's own, and follow it",
     ),
 ];
 

@@ -69,7 +69,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let backends = Arc::new(StoredBackends::new(database, encryption, options.registry));
     let services = ServiceRoutes::new(
         &data,
-        edge.settings.service_patience(),
+        &edge.settings,
         connections::passed_on(listening::raise_file_limit()),
         options.prompts,
     );

@@ -32,6 +32,9 @@ pub async fn serve(mut options: ServerOptions) -> Result<(), ServerError> {
         lock: _lock,
     } = assemble(options).await?;
     warm_keys(&state, first.admin.clone());
+    if let Ok(address) = listener.local_addr() {
+        state.services.answer_at(address);
+    }
     start_workers(&state, &stop);
     reload_on_hangup(&state, Reloader::new(first.admin.clone(), &config), stop.clone());
     announce(&state, &listener, home, &first).await;

@@ -1,4 +1,4 @@
-//! What calls to the runners of jobs, and to the shims of hosts, are authorized with.
+//! What calls to the runners of jobs, to the shims of hosts and to gateways are authorized with.
 //!
 //! Derived, not stored: from the private key of the project, which is in the database and encrypted there. So every server that
 //! shares the database has the same token for a job or a host, before and after a restart, and no row has it in clear. The keys
@@ -12,13 +12,14 @@ use dstack_engine::InputsError;
 use dstack_store::Database;
 
 use dstack_system::Secret;
-use dstack_units::{InstanceId, JobId, ProjectId};
+use dstack_units::{GatewayReplicaId, InstanceId, JobId, ProjectId};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 /// Tell these uses of a project's key from others. Changing them locks this server out of the jobs that run, and of its hosts.
 const RUNNER: &str = "dstack runner token 1";
 const SHIM: &str = "dstack shim token 1";
+const GATEWAY: &str = "dstack gateway token 1";
 /// Projects whose keys are kept open; when there are more, all are forgotten.
 const KEPT: usize = 1000;
 
@@ -51,6 +52,16 @@ impl AgentTokens {
     pub async fn of_instance(&self, project: ProjectId, instance: InstanceId) -> Result<Secret, InputsError> {
         let key = self.key_of(project).await?;
         derive(&key, SHIM, &instance.to_string())
+    }
+
+    /// The token of a replica of a gateway.
+    pub async fn of_gateway(
+        &self,
+        project: ProjectId,
+        replica: GatewayReplicaId,
+    ) -> Result<Secret, InputsError> {
+        let key = self.key_of(project).await?;
+        derive(&key, GATEWAY, &replica.to_string())
     }
 
     async fn key_of(&self, project: ProjectId) -> Result<Secret, InputsError> {

@@ -7,9 +7,12 @@ use async_trait::async_trait;
 use dstack_agent_api::container::ContainerPaths;
 use dstack_control::keys::Keys;
 use dstack_engine::operations::hosts::is_machine_of;
-use dstack_engine::{ContainerRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyHost};
+use dstack_engine::{
+    ContainerRef, GatewayRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyGateway, ReadyHost,
+};
 use dstack_hosts::deploy::{
-    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, Outcome, Progress, Stage,
+    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, GatewayDeployment,
+    GatewayOutcome, Outcome, Progress, Stage,
 };
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
@@ -197,6 +200,36 @@ impl SshHosts {
         })
     }
 
+    async fn gateway_step(
+        &self,
+        gateway: GatewayRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<ReadyGateway>, HostError> {
+        let foreign = || {
+            HostError::Refused(format!(
+                "{} has an agent that this server has not brought there, which has no gateway",
+                gateway.host.instance.name
+            ))
+        };
+        let build = gateway.build.ok_or_else(foreign)?.to_owned();
+        let replica = gateway.replica;
+        let token = self.tokens.of_gateway(replica.project_id, replica.id).await;
+        let deployment = GatewayDeployment {
+            reach: gateway.reach.clone(),
+            build: build.clone(),
+            token: token.map_err(no_token)?,
+        };
+        let progress = progress.and_then(|noted| serde_json::from_value(noted.clone()).ok());
+        let step = self.deployer.gateway_step(&deployment, progress).await;
+        Ok(match step.map_err(DeployFailed)? {
+            GatewayOutcome::Underway(progress) => Preparation::Underway {
+                progress: serde_json::to_value(progress).unwrap_or_default(),
+                done: String::new(),
+            },
+            GatewayOutcome::Ready => Preparation::Ready(Box::new(ReadyGateway { build: Some(build) })),
+        })
+    }
+
     /// The public key of a project.
     async fn project_key(&self, project: ProjectId) -> Result<String, HostError> {
         let row = self.database.projects().by_id(project).await;
@@ -337,6 +370,20 @@ impl Hosts for SshHosts {
         let instance = container.instance.id;
         let step = self.container_step(container, progress);
         self.slots.step(instance, step).await
+    }
+
+    async fn prepare_gateway(
+        &self,
+        gateway: GatewayRef<'_>,
+        progress: Option<&Value>,
+    ) -> Result<Preparation<ReadyGateway>, HostError> {
+        let step = self.gateway_step(gateway, progress);
+        self.slots.step(gateway.host.instance.id, step).await
+    }
+
+    async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {
+        let released = self.deployer.release_gateway(gateway.reach).await;
+        Ok(released.map_err(DeployFailed)?)
     }
 
     async fn release(&self, host: HostRef<'_>, preparation: Option<&Value>) -> Result<(), HostError> {

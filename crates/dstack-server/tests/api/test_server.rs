@@ -217,7 +217,7 @@ impl TestServer {
             Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
         let services = ServiceRoutes::new(
             &data,
-            edge.settings.service_patience(),
+            &edge.settings,
             dstack_proxy::Limits::default(),
             Renderer::new("", []),
         );

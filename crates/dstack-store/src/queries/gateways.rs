@@ -1,48 +1,15 @@
 //! Gateways and their replicas.
 
-use dstack_model::gateways::{
-    GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
-};
-use dstack_units::{GatewayId, ProjectId, Time};
+use dstack_units::{GatewayId, InstanceId, ProjectId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
+use super::Reads;
 use super::select::{Select, fetch_as, fetch_one};
-use super::{Reads, record};
 use crate::encryption::RowKeys;
 use crate::entity::select_with;
-use crate::rows::GatewayRow;
-use crate::{Entity, Json, Result, Tx};
-
-crate::text_columns!(GatewayReplicaStatus);
-
-record! {
-    /// A replica of a gateway.
-    ReplicaRow in "gateway_replicas" {
-        /// Id.
-        id: String,
-        /// Gateway.
-        gateway_id: GatewayId,
-        /// Its number.
-        replica_num: i64,
-        /// When it was created.
-        created_at: Time,
-        /// State.
-        status: GatewayReplicaStatus,
-        /// Why it is in this state.
-        status_message: Option<String>,
-        /// What was asked for.
-        configuration: Json<GatewayReplicaConfiguration>,
-        /// What the cloud made of it.
-        provisioning_data: Option<Json<GatewayReplicaProvisioningData>>,
-        /// Whether it is gone.
-        deleted: bool,
-        /// When it was looked at last.
-        last_processed_at: Time,
-        /// Changes with every update.
-        version: i64,
-    }
-}
+use crate::rows::{GatewayReplicaRow, GatewayRow};
+use crate::{Entity, Result, Tx};
 
 /// A gateway with the name of its project.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,16 +98,38 @@ impl Gateways<'_> {
     }
 
     /// Replicas of gateways that are not gone, by gateway and number.
-    pub async fn replicas(self, gateways: &[GatewayId]) -> Result<Vec<ReplicaRow>> {
-        let mut query = Select::new(format!(
-            "SELECT {} FROM gateway_replicas r",
-            ReplicaRow::columns("r")
-        ));
+    pub async fn replicas(self, gateways: &[GatewayId]) -> Result<Vec<GatewayReplicaRow>> {
+        if gateways.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut query = Select::new(select_with::<GatewayReplicaRow>("t.id", ""));
         let list = query.bind_list(gateways.iter().copied());
-        query.filter(format_args!("r.gateway_id IN {list} AND r.deleted = 0"));
-        query.push(" ORDER BY r.gateway_id, r.replica_num");
-        let rows = query.fetch(self.0).await?;
-        rows.iter().map(|row| ReplicaRow::read_at(row, 0)).collect()
+        query.filter(format_args!("t.gateway_id IN {list} AND t.deleted = 0"));
+        query.push(" ORDER BY t.gateway_id, t.replica_num");
+        let read = |row: &AnyRow| GatewayReplicaRow::read(row, self.0.keys());
+        query.fetch_as(self.0, read).await
+    }
+
+    /// All replicas of gateways that serve.
+    pub async fn running(self) -> Result<Vec<GatewayReplicaRow>> {
+        let mut query = Select::new(select_with::<GatewayReplicaRow>("t.id", ""));
+        query.filter("t.status = 'running'");
+        let read = |row: &AnyRow| GatewayReplicaRow::read(row, self.0.keys());
+        query.fetch_as(self.0, read).await
+    }
+
+    /// Which of these hosts have a replica of a gateway.
+    pub async fn hosts_taken(self, hosts: &[InstanceId]) -> Result<Vec<InstanceId>> {
+        if hosts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut query = Select::new("SELECT t.instance_id FROM gateway_replicas t");
+        let list = query.bind_list(hosts.iter().copied());
+        query.filter(format_args!(
+            "t.instance_id IN {list} AND t.status NOT IN ('terminated')"
+        ));
+        let read = |row: &AnyRow| crate::entity::read_column(row, 0, "gateway_replicas", "instance_id");
+        query.fetch_as(self.0, read).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::orphans::Sighting;
-use dstack_units::{GatewayId, ProjectId, Time};
+use dstack_units::{ProjectId, Time};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use uuid::Uuid;
@@ -147,9 +147,6 @@ impl Orphans<'_> {
                 found.insert(row.id, row);
             }
         }
-        for row in self.replicas(&ids, &ends).await? {
-            found.insert(row.id, row);
-        }
         let being_made = self.keep_intended(&mut found).await?;
         self.add_places(&mut found, &being_made).await?;
         Ok(found.into_values().collect())
@@ -199,40 +196,6 @@ impl Orphans<'_> {
             found.extend(query.fetch_as(self.0, read).await?);
         }
         Ok(found.into_iter().flatten().collect())
-    }
-
-    async fn replicas(self, ids: &[Uuid], ends: &[&str]) -> Result<Vec<MadeFor>> {
-        let mut query = Select::new(
-            "SELECT r.id, r.gateway_id, g.name, g.project_id FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id",
-        );
-        let (ids, ends) = (
-            query.bind_list(ids.iter().copied()),
-            query.bind_list(ends.iter().copied()),
-        );
-        query.filter(format_args!(
-            "r.deleted = 0 AND (r.id IN {ids} OR substr(r.id, 25) IN {ends})"
-        ));
-        let read = |row: &AnyRow| {
-            let id: String = row.try_get(0)?;
-            let gateway: GatewayId = read_column(row, 1, "gateway_replicas", "gateway_id")?;
-            let name: String = row.try_get(2)?;
-            let project = read_column(row, 3, "gateways", "project_id")?;
-            Ok(id.parse().ok().map(|id| MadeFor {
-                id,
-                entity: EntityRef::Gateway(gateway),
-                name,
-                project,
-                is_live: true,
-                ended_at: None,
-                place: None,
-            }))
-        };
-        Ok(query
-            .fetch_as(self.0, read)
-            .await?
-            .into_iter()
-            .flatten()
-            .collect())
     }
 
     /// Rows that are over while a call for them is still to be made are live. Those that a call is to be made for that makes them.

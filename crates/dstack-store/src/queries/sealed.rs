@@ -8,8 +8,8 @@ use super::Reads;
 use crate::encryption::Encryption;
 use crate::entities::with_entities;
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{Entity, Result};
 

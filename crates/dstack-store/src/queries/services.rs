@@ -1,6 +1,7 @@
 //! Where requests to services go.
 
-use dstack_units::{InstanceId, RunId};
+use dstack_units::{GatewayId, InstanceId, RunId};
+use sqlx::any::AnyRow;
 
 use super::Reads;
 use super::select::Select;
@@ -24,6 +25,17 @@ impl Services<'_> {
             .iter()
             .map(|row| read_column(row, 0, "jobs", "run_id"))
             .collect()
+    }
+
+    /// Runs that are published at a gateway and are not ending, in no order.
+    pub async fn runs_at(self, gateway: GatewayId) -> Result<Vec<RunId>> {
+        let mut query = Select::new("SELECT t.id FROM runs t");
+        let gateway = query.bind(gateway);
+        query.filter(format_args!(
+            "t.gateway_id = {gateway} AND t.status NOT IN ('terminated', 'failed', 'done') AND t.status <> 'terminating'"
+        ));
+        let read = |row: &AnyRow| read_column(row, 0, "runs", "id");
+        query.fetch_as(self.0, read).await
     }
 
     /// The jobs of these runs that get requests, by run and replica.

@@ -58,8 +58,8 @@ pub struct NewGateway {
     pub name: String,
     /// What is asked for, with that name.
     pub configuration: GatewayConfiguration,
-    /// Id of the backend that it is to be made in.
-    pub backend: String,
+    /// Id of the backend that it is to be made in; unset: it is to run on hosts of an SSH fleet.
+    pub backend: Option<String>,
 }
 
 impl GatewayRow {
@@ -75,7 +75,7 @@ impl GatewayRow {
             wildcard_domain: new.configuration.domain.clone(),
             configuration: Json::new(new.configuration),
             hostname: None,
-            backend_id: Some(new.backend),
+            backend_id: new.backend,
             to_be_deleted: false,
             last_processed_at: now,
             next_wake_at: Some(now),
@@ -90,20 +90,36 @@ impl GatewayRow {
         self.status_message.as_deref()
     }
 
+    /// Its replicas are being made.
+    ///
+    /// # Errors
+    /// The status must not follow the present one; nothing is changed.
+    pub fn provision(&mut self, now: Time) -> Result<(), TransitionError> {
+        self.go(GatewayStatus::Provisioning, now)
+    }
+
+    /// All of its replicas run.
+    ///
+    /// # Errors
+    /// As [`GatewayRow::provision`].
+    pub fn run(&mut self, now: Time) -> Result<(), TransitionError> {
+        self.go(GatewayStatus::Running, now)
+    }
+
+    fn go(&mut self, to: GatewayStatus, now: Time) -> Result<(), TransitionError> {
+        change_status(("gateway", &self.id), &mut self.status, to, gateway_allowed)?;
+        self.last_processed_at = now;
+        self.wait(Wait::none());
+        Ok(())
+    }
+
     /// It cannot be made.
     ///
     /// # Errors
     /// The status must not follow the present one; nothing is changed.
     pub fn fail(&mut self, message: String, now: Time) -> Result<(), TransitionError> {
-        change_status(
-            ("gateway", &self.id),
-            &mut self.status,
-            GatewayStatus::Failed,
-            gateway_allowed,
-        )?;
+        self.go(GatewayStatus::Failed, now)?;
         self.status_message = Some(message);
-        self.last_processed_at = now;
-        self.wait(Wait::none());
         Ok(())
     }
 

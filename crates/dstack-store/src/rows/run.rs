@@ -3,7 +3,7 @@
 use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
-use dstack_units::{FleetId, ProjectId, RepoRowId, RunId, Time, UserId};
+use dstack_units::{FleetId, GatewayId, ProjectId, RepoRowId, RunId, Time, UserId};
 
 use super::{TransitionError, change_status, life};
 use crate::entity::entity;
@@ -36,6 +36,8 @@ entity! {
         pub run_spec: Sealed<RunSpec>,
         /// URL and model of a service.
         pub service_spec: Option<Json<ServiceSpec>>,
+        /// The gateway that it is published at; unset: requests go through the server.
+        pub gateway_id: Option<GatewayId>,
         /// 0..=100, higher first.
         pub priority: i64,
         /// Grows with every in-place update.
@@ -98,6 +100,7 @@ impl RunRow {
             priority: new.spec.configuration.base().priority.unwrap_or(0),
             run_spec: Sealed::new(new.spec),
             service_spec: None,
+            gateway_id: None,
             deployment_num: 0,
             desired_replica_count: 1,
             next_triggered_at: new.next_triggered_at,

@@ -15,8 +15,8 @@ use crate::entities::with_entities;
 use crate::entity::{Statement, Update, insert_sql, places, update_sql, without_numbers};
 use crate::queries::gateways;
 use crate::rows::{
-    AttachmentRow, ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, JobRow, OperationRow,
-    PlacementGroupRow, RunRow, VolumeRow,
+    AttachmentRow, ComputeGroupRow, FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, JobRow,
+    OperationRow, PlacementGroupRow, RunRow, VolumeRow,
 };
 use crate::{
     Column, Commit, Dialect, Entity, EntityRef, EventTarget, NewEvent, Put, Removal, Result, StoreError, Tx,

@@ -63,8 +63,11 @@ pub(super) fn withdraw(ctx: &Context, job: &JobRow) {
 }
 
 /// Until when the requests may go on that a job which is to end may still get, or has; `None`: there are none.
-pub(super) fn until(ctx: &Context, job: &JobRow) -> Option<Time> {
+pub(super) fn until(ctx: &Context, job: &JobRow, run: &RunRow) -> Option<Time> {
     let limit = requests_timeout(job.termination_reason()?)?;
     let since = job.ending_since?;
-    ctx.deps.services.serves(job.id).then(|| since + limit)
+    ctx.deps
+        .services
+        .serves(job.id, run.gateway_id)
+        .then(|| since + limit)
 }

@@ -3,32 +3,56 @@
 use dstack_api::ErrorCode;
 use dstack_control::{ControlError, Result};
 use dstack_model::configurations::service::GatewayChoice;
+use dstack_model::gateways::GatewayStatus;
 use dstack_model::runs::RunSpec;
 use dstack_store::Database;
 use dstack_store::queries::gateways::ListedGateway;
+use dstack_store::rows::GatewayRow;
 
 use dstack_units::ProjectId;
 
-/// Refuses a service whose gateway is not there, or that has none and must; dstack 0.22.5's texts.
-pub(crate) async fn check_gateway(
+/// The gateway of a service. Refuses one that is not there or cannot take it, and none where there must be one; dstack 0.22.5's texts.
+pub(crate) async fn gateway_of(
     database: &Database,
     project: ProjectId,
     spec: &RunSpec,
     must_have_gateway: bool,
-) -> Result<()> {
+) -> Result<Option<GatewayRow>> {
     let Some(service) = spec.configuration.service() else {
-        return Ok(());
+        return Ok(None);
     };
     let missing = |text: String| Err(ControlError::with_code(ErrorCode::ResourceNotExists, text));
     match gateway(database, project, service.gateway.as_ref()).await? {
-        Found::Gateway(gateway) => Err(no_gateways_yet(&gateway)),
+        Found::Gateway(gateway) => {
+            check_ready(&gateway.row)?;
+            Ok(Some(gateway.row))
+        }
         Found::Missing(text) => missing(text),
         Found::None if must_have_gateway => missing(
             "This dstack-server installation forbids services without a gateway. Please configure a gateway."
                 .to_owned(),
         ),
-        Found::None => Ok(()),
+        Found::None => Ok(None),
     }
+}
+
+/// Refuses a gateway that takes no services (now).
+fn check_ready(row: &GatewayRow) -> Result<()> {
+    let name = &row.name;
+    if row.status() != GatewayStatus::Running {
+        let status = row.status().to_string().to_uppercase();
+        return Err(ControlError::refused(format!(
+            "Gateway {name} is not running: its status is {status}. Wait until it runs, or set `gateway: false` to run the service \
+             without a gateway"
+        )));
+    }
+    if row.wildcard_domain.as_deref().unwrap_or_default().is_empty() {
+        return Err(ControlError::refused(format!(
+            "Gateway {name} has no domain: set `domain` in its configuration and apply it, or set `gateway: false` to run the service \
+             without a gateway"
+        )));
+    }
+    Ok(())
 }
 
 enum Found {
@@ -71,13 +95,4 @@ async fn gateway(database: &Database, project: ProjectId, choice: Option<&Gatewa
         }
     };
     Ok(found.map_or(Found::Missing(text), |found| Found::Gateway(Box::new(found))))
-}
-
-/// Gateways are kept and made, but no requests go through them yet.
-fn no_gateways_yet(gateway: &ListedGateway) -> ControlError {
-    ControlError::refused(format!(
-        "Services behind a gateway are not supported by this server version yet, and this one would be published at gateway {}. Set \
-         `gateway: false` to run it without.",
-        gateway.row.name
-    ))
 }

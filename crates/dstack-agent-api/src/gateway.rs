@@ -1,0 +1,172 @@
+//! What servers send to a gateway, and what it answers: the API of gateways of dstack 0.22.5, and what ours has besides.
+
+use std::collections::BTreeMap;
+
+use dstack_system::Secret;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// TCP port of a gateway's API on the loopback interface of its host, where our servers set it up. That of dstack 0.22.5 is 8000,
+/// which many services take.
+pub const HOST_API_PORT: u16 = 10_997;
+
+/// The certificate authority of a gateway; what is unset is as the gateway was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcmeSettings {
+    /// URL of its directory.
+    pub acme_server: Option<String>,
+    /// Id of the key of an account there.
+    pub acme_eab_kid: Option<String>,
+    /// That key.
+    pub acme_eab_hmac_key: Option<Secret>,
+}
+
+/// A service as it is registered.
+#[derive(Debug, Clone, Serialize)]
+pub struct RegisterService {
+    /// Id of the run, 32 hexadecimal digits.
+    pub id: String,
+    /// Name of the run.
+    pub run_name: String,
+    /// Host name of the service.
+    pub domain: String,
+    /// Whether the gateway speaks TLS for it.
+    pub https: bool,
+    /// Whether a token of a member of the project is asked for.
+    pub auth: bool,
+    /// Bytes that the body of a request may have.
+    pub client_max_body_size: u64,
+    /// Seconds that a replica may be silent.
+    pub read_timeout: u64,
+    /// What it is besides.
+    pub options: ServiceOptions,
+    /// The private key of the project, by which replicas are reached.
+    pub ssh_private_key: Secret,
+    /// How often clients may ask.
+    pub rate_limits: Vec<Value>,
+    /// Whether a replica routes requests to the others.
+    pub has_router_replica: bool,
+}
+
+/// What a service is besides.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ServiceOptions {
+    /// The model that it serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub openai: Option<OpenAiOptions>,
+}
+
+/// A model that a service serves.
+#[derive(Debug, Clone, Serialize)]
+pub struct OpenAiOptions {
+    /// As the configuration has it.
+    pub model: Value,
+}
+
+/// An SSH server on the way to a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SshHop {
+    /// Host name or address.
+    pub hostname: String,
+    /// Who logs in.
+    pub username: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// A replica as it is registered.
+#[derive(Debug, Clone, Serialize)]
+pub struct RegisterReplica {
+    /// Id of its job, 32 hexadecimal digits.
+    pub job_id: String,
+    /// Port on which it answers, as its host sees it.
+    pub app_port: u16,
+    /// `user@host` of its SSH server.
+    pub ssh_host: String,
+    /// Port of its SSH server.
+    pub ssh_port: u16,
+    /// The SSH server before that.
+    pub ssh_proxy: Option<SshHop>,
+    /// Its key, where it is another one than the project's.
+    pub ssh_proxy_private_key: Option<Secret>,
+    /// The first SSH server on the way.
+    pub ssh_head_proxy: Option<SshHop>,
+    /// Its key.
+    pub ssh_head_proxy_private_key: Option<Secret>,
+}
+
+/// Where the models of a project are answered.
+#[derive(Debug, Clone, Serialize)]
+pub struct RegisterEntrypoint {
+    /// Host name.
+    pub domain: String,
+    /// Whether the gateway speaks TLS there.
+    pub https: bool,
+    /// Seconds that a replica may be silent.
+    pub read_timeout: u64,
+}
+
+/// All that is registered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Registered {
+    /// In no order.
+    pub services: Vec<RegisteredService>,
+}
+
+/// A service that is registered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RegisteredService {
+    /// Id of its run, 32 hexadecimal digits; unset: an old server registered it.
+    pub id: Option<String>,
+    /// Name of its project, in small letters.
+    pub project_name: String,
+    /// Name of its run, in small letters.
+    pub run_name: String,
+    /// Its replicas.
+    pub replicas: Vec<RegisteredReplica>,
+}
+
+/// A replica that is registered.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RegisteredReplica {
+    /// Id of its job, 32 hexadecimal digits.
+    pub id: String,
+}
+
+/// What is waited for when a replica is taken away.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Drain {
+    /// Seconds that requests under way have.
+    pub timeout: u32,
+}
+
+/// Requests to a service within the windows of its statistics.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ServiceStatistics {
+    /// Name of its project, in small letters.
+    pub project_name: String,
+    /// Name of its run, in small letters.
+    pub run_name: String,
+    /// By the seconds of the window.
+    pub stats: BTreeMap<String, Counted>,
+}
+
+/// Requests of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct Counted {
+    /// How many.
+    pub requests: u64,
+}
+
+/// How a gateway is.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct GatewayHealth {
+    /// Its version.
+    pub version: String,
+    /// Services that are registered.
+    pub services: usize,
+    /// Their replicas.
+    pub replicas: usize,
+    /// Those of them to which there is a connection.
+    pub replicas_connected: usize,
+}

@@ -1,0 +1,208 @@
+//! Publishes services at gateways: each replica of a gateway is told what it should have, again and again, by all servers alike. What it
+//! has, it says itself: nothing of it is stored here.
+//!
+//! * [`link`] — one replica of a gateway: what it has, and telling it what it should have.
+//! * [`expected`] — what it should have, as the database says.
+//! * [`questions`] — gateways ask servers who may use a project.
+
+mod expected;
+mod link;
+mod questions;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use dstack_agent_api::gateway::AcmeSettings;
+use dstack_engine::services::Idle;
+use dstack_store::{Database, StoreError};
+use dstack_system::{Locked, Random, chain, task};
+use dstack_units::{GatewayId, GatewayReplicaId, JobId, RunId};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use self::link::Link;
+use crate::wiring::GatewayHosts;
+
+/// Replicas of gateways that come and go are looked for so often where nobody tells of them.
+const LOOK_INTERVAL: Duration = Duration::from_secs(15);
+
+/// What gateways are told of all services alike.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    /// How long a replica may be silent.
+    pub(super) read_timeout: Duration,
+    /// Bytes that the body of a request may have.
+    pub(super) max_body_size: u64,
+    /// Where certificates come from.
+    pub(super) acme: AcmeSettings,
+}
+
+/// The gateways of an installation.
+#[derive(Debug)]
+pub(super) struct Gateways {
+    database: Database,
+    random: Random,
+    rules: Rules,
+    hosts: OnceLock<Arc<GatewayHosts>>,
+    /// Where this server answers, for the questions of gateways.
+    address: OnceLock<SocketAddr>,
+    /// By replica; `None`: they were not read yet.
+    links: Locked<Option<HashMap<GatewayReplicaId, Arc<Link>>>>,
+    /// Replicas may have come or gone.
+    wanted: Notify,
+    /// Whoever waits for changes of what gateways have.
+    idle: Locked<Option<Weak<dyn Idle>>>,
+}
+
+impl Gateways {
+    pub(super) fn new(database: Database, random: Random, rules: Rules) -> Self {
+        Self {
+            database,
+            random,
+            rules,
+            hosts: OnceLock::new(),
+            address: OnceLock::new(),
+            links: Locked::default(),
+            wanted: Notify::new(),
+            idle: Locked::default(),
+        }
+    }
+
+    /// Gateways are reached so from now on. To be called once.
+    pub(super) fn reach_through(&self, hosts: Arc<GatewayHosts>) {
+        self.hosts.set(hosts).ok(); // the first ones stay
+        self.wanted.notify_one();
+    }
+
+    /// Where this server answers.
+    pub(super) fn answer_at(&self, address: SocketAddr) {
+        self.address.set(address).ok(); // it does not move
+    }
+
+    pub(super) fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
+        *self.idle.lock() = Some(idle);
+    }
+
+    /// What gateways should have may have changed.
+    pub(super) fn changed(&self) {
+        self.wanted.notify_one();
+        for link in self.links.lock().iter().flat_map(HashMap::values) {
+            link.want();
+        }
+    }
+
+    /// Whether a commit that leaves a job without requests concerns a gateway.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        let links = self.links.lock();
+        let found = links.iter().flat_map(HashMap::values).any(|link| link.has(job));
+        found
+    }
+
+    fn of(&self, gateway: GatewayId) -> Option<Vec<Arc<Link>>> {
+        let links = self.links.lock();
+        let of_gateway = links.as_ref()?.values().filter(|link| link.gateway == gateway);
+        Some(of_gateway.cloned().collect())
+    }
+
+    /// Whether the job gets requests at the gateway, or may, or some are under way there.
+    pub(super) fn serves(&self, job: JobId, gateway: GatewayId) -> bool {
+        match self.of(gateway) {
+            None => true,
+            Some(links) => links.iter().any(|link| link.may_serve(job)),
+        }
+    }
+
+    /// Whether all replicas of the gateway pass requests on to the job. Those that were not reached for long do not count.
+    pub(super) fn is_published(&self, job: JobId, gateway: GatewayId) -> bool {
+        let links = self.of(gateway).unwrap_or_default();
+        let mut current = links.iter().filter(|link| link.is_current()).peekable();
+        current.peek().is_some() && current.all(|link| link.has(job))
+    }
+
+    /// Why the service is not taken, by the last replica that said so, if all do.
+    pub(super) fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String> {
+        let links = self.of(gateway)?;
+        let refusals: Option<Vec<String>> = links.iter().map(|link| link.refusal(run)).collect();
+        refusals?.pop()
+    }
+
+    /// Follows what gateways there are, until the server stops.
+    pub(super) async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            if let Some(hosts) = self.hosts.get()
+                && let Err(error) = self.look(hosts, &stop).await
+            {
+                tracing::warn!(error = %chain(&error), "which gateways there are cannot be read now, and is read again");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wanted.notified() => {}
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// Begins with replicas that have come, and ends with those that are gone.
+    async fn look(
+        self: &Arc<Self>,
+        hosts: &Arc<GatewayHosts>,
+        stop: &CancellationToken,
+    ) -> Result<(), StoreError> {
+        let running = self.database.gateways().running().await?;
+        let mut links = self.links.lock();
+        let links = links.get_or_insert_default();
+        links.retain(|id, link| {
+            let stays = running.iter().any(|replica| replica.id == *id);
+            if !stays {
+                link.end();
+            }
+            stays
+        });
+        for replica in running {
+            links.entry(replica.id).or_insert_with(|| {
+                let link = Arc::new(Link::new(&replica, stop.child_token()));
+                link.start(self, hosts);
+                link
+            });
+        }
+        Ok(())
+    }
+
+    /// A job gets no requests at any gateway any more.
+    fn left(&self, job: JobId) {
+        if !self.has(job) {
+            self.tell(|idle| idle.idle(job));
+        }
+    }
+
+    /// Jobs of a run have come, or the run is refused.
+    fn came(&self, run: RunId) {
+        self.tell(|idle| idle.published(run));
+    }
+
+    fn tell(&self, what: impl FnOnce(&dyn Idle)) {
+        let idle = self.idle.lock().clone();
+        if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
+            what(idle.as_ref());
+        }
+    }
+
+    /// Does what others cannot do without, until the link ends.
+    fn until_ended<F>(link: &Arc<Link>, name: &'static str, work: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ended = link.ended();
+        task::spawn_restarted(name, move || {
+            let (ended, work) = (ended.clone(), work());
+            async move {
+                tokio::select! {
+                    () = ended.cancelled() => {}
+                    () = work => {}
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! What a gateway should have: the services that are published there, and their replicas.
+
+use std::collections::{BTreeSet, HashMap};
+
+use dstack_agent_api::gateway::{OpenAiOptions, RegisterEntrypoint, RegisterService, ServiceOptions};
+use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_plan::services::gateways as plan;
+use dstack_store::queries::views::ListedRun;
+use dstack_store::rows::{AgentAddress, InstanceRow, JobRow};
+use dstack_store::{Database, StoreError};
+use dstack_system::Secret;
+use dstack_units::{GatewayId, InstanceId, JobId, RunId};
+use url::Url;
+
+use super::Rules;
+
+/// A service, as the database has it.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) listed: ListedRun,
+    /// The jobs that are to get requests.
+    pub(super) replicas: HashMap<JobId, Replica>,
+}
+
+/// A job that is to get requests.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) job: JobRow,
+    /// How its agent is reached; `None`: not at all.
+    pub(super) address: Option<AgentAddress>,
+}
+
+/// All that a gateway should have, by run.
+#[derive(Debug, Default)]
+pub(super) struct Expected(pub(super) HashMap<RunId, Service>);
+
+/// Reads it.
+pub(super) async fn read(database: &Database, gateway: GatewayId) -> Result<Expected, StoreError> {
+    let services = database.services();
+    let runs = services.runs_at(gateway).await?;
+    if runs.is_empty() {
+        return Ok(Expected::default());
+    }
+    let mut jobs = services.registered_jobs(&runs).await?;
+    // Of a replica of several nodes, the first one answers.
+    jobs.retain(|job| job.job_num == 0);
+    let ids: Vec<InstanceId> = jobs.iter().filter_map(|job| job.instance_id).collect();
+    let instances = match ids.is_empty() {
+        true => Vec::new(),
+        false => services.instances(&ids).await?,
+    };
+    let instances: HashMap<InstanceId, InstanceRow> =
+        instances.into_iter().map(|row| (row.id, row)).collect();
+    let mut expected = Expected::default();
+    for listed in database.views().runs(&runs).await? {
+        let service = Service {
+            listed,
+            replicas: HashMap::new(),
+        };
+        expected.0.insert(service.listed.run.id, service);
+    }
+    for job in jobs {
+        let instance = job.instance_id.and_then(|id| instances.get(&id));
+        let address = instance.and_then(|row| row.agent.as_deref()).cloned();
+        if let Some(service) = expected.0.get_mut(&job.run_id) {
+            service.replicas.insert(job.id, Replica { job, address });
+        }
+    }
+    Ok(expected)
+}
+
+impl Expected {
+    /// As it is compared.
+    pub(super) fn planned(&self) -> Vec<plan::Expected> {
+        let service = |service: &Service| plan::Expected {
+            run: service.listed.run.id,
+            project: service.listed.project_name.clone(),
+            name: service.listed.run.run_name.clone(),
+            jobs: service.replicas.keys().copied().collect::<BTreeSet<JobId>>(),
+        };
+        self.0.values().map(service).collect()
+    }
+}
+
+impl Service {
+    fn configuration(&self) -> Option<&ServiceConfiguration> {
+        self.listed.run.run_spec.configuration.service()
+    }
+
+    /// Scheme and host name of its URL.
+    fn place(&self) -> Option<(bool, String)> {
+        let spec = self.listed.run.service_spec.as_deref()?;
+        let url = Url::parse(&spec.url).ok()?;
+        Some((url.scheme() == "https", url.host_str()?.to_owned()))
+    }
+
+    /// As it is registered. The gateway speaks TLS where no load balancer does: `has_tls`.
+    ///
+    /// # Errors
+    /// What is stored of it is not what a service at a gateway has.
+    pub(super) fn registration(
+        &self,
+        rules: &Rules,
+        has_tls: bool,
+        key: Secret,
+    ) -> Result<RegisterService, String> {
+        let unusable = || "the URL of the service cannot be used: apply it again".to_owned();
+        let (https, domain) = self.place().ok_or_else(unusable)?;
+        let configuration = self.configuration().ok_or_else(unusable)?;
+        let model = configuration.model.as_ref().map(serde_json::to_value).transpose();
+        let model = model.map_err(|error| error.to_string())?;
+        let limits = configuration.rate_limits.iter().map(serde_json::to_value);
+        let limits: Result<Vec<_>, _> = limits.collect();
+        Ok(RegisterService {
+            id: self.listed.run.id.uuid().simple().to_string(),
+            run_name: self.listed.run.run_name.clone(),
+            domain,
+            https: https && has_tls,
+            auth: configuration.auth,
+            client_max_body_size: rules.max_body_size,
+            read_timeout: rules.read_timeout.as_secs(),
+            options: ServiceOptions {
+                openai: model.map(|model| OpenAiOptions { model }),
+            },
+            ssh_private_key: key,
+            rate_limits: limits.map_err(|error| error.to_string())?,
+            has_router_replica: configuration
+                .replica_groups()
+                .iter()
+                .any(|group| group.router.is_some()),
+        })
+    }
+
+    /// Where the models of its project are answered; `None`: it has none.
+    pub(super) fn entrypoint(&self, rules: &Rules, has_tls: bool) -> Option<RegisterEntrypoint> {
+        self.configuration()?.model.as_ref()?;
+        let (https, domain) = self.place()?;
+        let (_, parent) = domain.split_once('.')?;
+        Some(RegisterEntrypoint {
+            domain: format!("gateway.{parent}"),
+            https: https && has_tls,
+            read_timeout: rules.read_timeout.as_secs(),
+        })
+    }
+}

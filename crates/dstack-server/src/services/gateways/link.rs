@@ -1,0 +1,485 @@
+//! One replica of a gateway: what it has, and telling it what it should have.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_agent_api::gateway::Registered;
+use dstack_agent_api::gateway_client::GatewayClient;
+use dstack_agent_api::http::CallError;
+use dstack_model::gateways::AnyGatewayCertificate;
+use dstack_plan::services::gateways::{Known, Step, steps};
+use dstack_store::rows::{GatewayReplicaRow, InstanceRow};
+use dstack_store::{Database, EngineStore as _, SqlStore};
+use dstack_system::{Locked, chain, task};
+use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId};
+use futures_util::future::join_all;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::expected::{self, Expected, Replica, Service};
+use super::{Gateways, questions};
+use crate::wiring::GatewayHosts;
+
+/// What a replica has is compared so often with what it should have, where nothing is known to have changed.
+const SYNC_INTERVAL: Duration = Duration::from_secs(15);
+/// Changes that follow each other are told together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Pause after the gateway was not reached.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause before what was refused is tried again.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
+/// A gateway that says nothing for so long holds up no update of a service: it passes nothing on either, or soon will not.
+const SILENT_AFTER: Duration = Duration::from_secs(120);
+/// Requests under way at a job that leaves have so long; the job itself ends earlier where it must.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+/// Replicas of one service that are told of at a time.
+const AT_ONCE: usize = 8;
+/// So often the replicas of a service may be refused before the service is: an SSH server may have yet to start.
+const MAX_REFUSALS: u32 = 5;
+
+/// One replica of a gateway, as this server sees it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) gateway: GatewayId,
+    pub(super) replica: GatewayReplicaId,
+    row: GatewayReplicaRow,
+    wanted: Notify,
+    ended: CancellationToken,
+    state: Locked<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When it last said what it has; before that, when it was first known.
+    told_at: Instant,
+    /// It has said what it has.
+    is_known: bool,
+    /// The jobs that get requests there, with their runs.
+    jobs: HashMap<JobId, RunId>,
+    /// Jobs whose last requests are waited for.
+    leaving: HashSet<JobId>,
+    /// Services that are being told of.
+    busy: HashSet<Name>,
+    refused: BTreeMap<Name, Refused>,
+}
+
+/// Project and run, in small letters.
+type Name = (String, String);
+
+/// What was told of a service was refused.
+#[derive(Debug, Clone)]
+struct Refused {
+    run: Option<RunId>,
+    reason: String,
+    times: u32,
+    /// The service itself is refused, not one of its replicas.
+    is_whole: bool,
+    until: Instant,
+}
+
+impl Link {
+    pub(super) fn new(row: &GatewayReplicaRow, ended: CancellationToken) -> Self {
+        Self {
+            gateway: row.gateway_id,
+            replica: row.id,
+            row: row.clone(),
+            wanted: Notify::new(),
+            ended,
+            state: Locked::new(State {
+                told_at: Instant::now(),
+                is_known: false,
+                jobs: HashMap::new(),
+                leaving: HashSet::new(),
+                busy: HashSet::new(),
+                refused: BTreeMap::new(),
+            }),
+        }
+    }
+
+    pub(super) fn start(self: &Arc<Self>, gateways: &Arc<Gateways>, hosts: &Arc<GatewayHosts>) {
+        let all = (Arc::clone(gateways), Arc::clone(self), Arc::clone(hosts));
+        let (telling, answering) = (all.clone(), all);
+        Gateways::until_ended(self, "tell a gateway its services", move || {
+            let (gateways, link, hosts) = telling.clone();
+            tell(gateways, link, hosts)
+        });
+        Gateways::until_ended(self, "answer a gateway", move || {
+            let (gateways, link, hosts) = answering.clone();
+            questions::answer(gateways, link, hosts)
+        });
+    }
+
+    pub(super) fn ended(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
+    /// The replica is gone.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// What it should have may have changed.
+    pub(super) fn want(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Whether it passes requests on to the job.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        let state = self.state.lock();
+        state.jobs.contains_key(&job) || state.leaving.contains(&job)
+    }
+
+    /// Whether it passes requests on to the job, for all that is known.
+    pub(super) fn may_serve(&self, job: JobId) -> bool {
+        self.has(job) || (!self.state.lock().is_known && self.is_current())
+    }
+
+    /// Whether it has said lately what it has.
+    pub(super) fn is_current(&self) -> bool {
+        Instant::now() < self.state.lock().told_at + SILENT_AFTER
+    }
+
+    /// Why it does not take the service.
+    pub(super) fn refusal(&self, run: RunId) -> Option<String> {
+        let state = self.state.lock();
+        if state.jobs.values().any(|of| *of == run) {
+            return None;
+        }
+        let refused = state.refused.values().find(|refused| refused.run == Some(run))?;
+        let is_final = refused.times >= if refused.is_whole { 2 } else { MAX_REFUSALS };
+        is_final.then(|| refused.reason.clone())
+    }
+
+    /// The host that it runs on.
+    pub(super) async fn host(&self, database: &Database) -> Result<InstanceRow, String> {
+        let id: InstanceId = self.row.instance_id.ok_or("it has no host")?;
+        let found = SqlStore::new(database.clone()).instance(id).await;
+        let found = found.map_err(|error| chain(&error).to_string())?;
+        found
+            .map(|found| found.instance)
+            .ok_or_else(|| "its host is gone".to_owned())
+    }
+
+    /// Takes over what the gateway says that it has. Jobs that are gone, and runs whose jobs have come.
+    fn take_over(&self, known: &[Known]) -> (Vec<JobId>, BTreeSet<RunId>) {
+        let now: HashMap<JobId, RunId> = known
+            .iter()
+            .filter_map(|service| service.run.map(|run| (run, &service.jobs)))
+            .flat_map(|(run, jobs)| jobs.iter().map(move |job| (*job, run)))
+            .collect();
+        let mut state = self.state.lock();
+        let is_new = |job: &&JobId| !state.jobs.contains_key(job);
+        let came = now.keys().filter(is_new).filter_map(|job| now.get(job).copied());
+        let came: BTreeSet<RunId> = came.collect();
+        let left: Vec<JobId> = state
+            .jobs
+            .keys()
+            .filter(|job| !now.contains_key(job))
+            .copied()
+            .collect();
+        state.jobs = now;
+        state.is_known = true;
+        state.told_at = Instant::now();
+        (left, came)
+    }
+
+    /// Whether a service is to be told of now; then it is being told of.
+    fn begin(&self, name: &Name, run: Option<RunId>) -> bool {
+        let mut state = self.state.lock();
+        if let Some(refused) = state.refused.get(name)
+            && refused.run == run
+            && Instant::now() < refused.until
+        {
+            return false;
+        }
+        state.busy.insert(name.clone())
+    }
+
+    fn finish(&self, name: &Name) {
+        self.state.lock().busy.remove(name);
+        self.want();
+    }
+
+    /// It took the service, and the replicas that it was told of.
+    fn note_success(&self, name: &Name) {
+        self.state.lock().refused.remove(name);
+    }
+
+    fn note_refusal(&self, name: &Name, run: Option<RunId>, reason: String, is_whole: bool) {
+        let mut state = self.state.lock();
+        let before = state.refused.get(name).filter(|refused| refused.run == run);
+        let times = before.map_or(1, |refused| refused.times + 1);
+        if before.is_none_or(|before| before.reason != reason) {
+            let (project, run) = name;
+            tracing::warn!(gateway.replica = %self.replica, project, run, reason, "a gateway does not take a service");
+        }
+        let refused = Refused {
+            run,
+            reason,
+            times,
+            is_whole,
+            until: Instant::now() + REFUSED_INTERVAL,
+        };
+        state.refused.insert(name.clone(), refused);
+    }
+}
+
+/// Tells a replica what it should have, as long as it is there.
+async fn tell(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<GatewayHosts>) {
+    let mut told = String::new();
+    loop {
+        // Ends when it is not reached any more.
+        if let Err(error) = serve(&gateways, &link, &hosts).await
+            && error != told
+        {
+            tracing::warn!(gateway.replica = %link.replica, error, "a gateway is not told what it should have, and is tried again");
+            told = error;
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+async fn serve(gateways: &Arc<Gateways>, link: &Arc<Link>, hosts: &Arc<GatewayHosts>) -> Result<(), String> {
+    let host = link.host(&gateways.database).await?;
+    let client = hosts.client(&link.row, &host).await?;
+    let called = |error: CallError| chain(&error).to_string();
+    client.configure(&gateways.rules.acme).await.map_err(called)?;
+    loop {
+        let known = known(&client.registered().await.map_err(called)?);
+        // Read after it: what was committed before has been told by now, or is told below.
+        let expected = expected::read(&gateways.database, link.gateway).await;
+        let expected = Arc::new(expected.map_err(|error| chain(&error).to_string())?);
+        let (left, came) = link.take_over(&known);
+        for job in left {
+            gateways.left(job);
+        }
+        for run in came {
+            gateways.came(run);
+        }
+        for step in steps(&known, &expected.planned()) {
+            begin(gateways, link, hosts, &client, &expected, step);
+        }
+        tokio::select! {
+            () = link.wanted.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = tokio::time::sleep(SYNC_INTERVAL) => {}
+        }
+    }
+}
+
+fn known(registered: &Registered) -> Vec<Known> {
+    let id = |text: &str| Uuid::parse_str(text).ok();
+    let service = |service: &dstack_agent_api::gateway::RegisteredService| Known {
+        run: service.id.as_deref().and_then(id).map(RunId::from),
+        project: service.project_name.clone(),
+        name: service.run_name.clone(),
+        jobs: service
+            .replicas
+            .iter()
+            .filter_map(|replica| id(&replica.id).map(JobId::from))
+            .collect(),
+    };
+    registered.services.iter().map(service).collect()
+}
+
+/// Begins what is to be told of a service, unless that is under way: a certificate or the end of a request may be waited for, and
+/// other services wait for neither.
+fn begin(
+    gateways: &Arc<Gateways>,
+    link: &Arc<Link>,
+    hosts: &Arc<GatewayHosts>,
+    client: &GatewayClient,
+    expected: &Arc<Expected>,
+    step: Step,
+) {
+    let name = (step.project.clone(), step.name.clone());
+    for job in &step.remove {
+        drain(gateways, link, client, &name, *job);
+    }
+    let run = step.register.or_else(|| run_of(expected, &step));
+    if (step.unregister || step.register.is_some() || !step.add.is_empty()) && link.begin(&name, run) {
+        let (gateways, link, hosts) = (Arc::clone(gateways), Arc::clone(link), Arc::clone(hosts));
+        let (client, expected) = (client.clone(), Arc::clone(expected));
+        task::spawn("tell a gateway of a service", async move {
+            let told = carry_out(&gateways, &hosts, &client, &expected, &step, run).await;
+            match told {
+                Ok(()) => link.note_success(&name),
+                Err(NotTold::Refused { reason, is_whole }) => {
+                    link.note_refusal(&name, run, reason, is_whole);
+                    if let Some(run) = run {
+                        gateways.came(run);
+                    }
+                }
+                // It is tried again as soon as the gateway is reached.
+                Err(NotTold::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
+            }
+            link.finish(&name);
+        });
+    }
+}
+
+fn run_of(expected: &Expected, step: &Step) -> Option<RunId> {
+    let mut services = expected.0.values();
+    let found = services.find(|service| service.replicas.keys().any(|job| step.add.contains(job)));
+    found.map(|service| service.listed.run.id)
+}
+
+/// A job leaves: it gets no new requests, and those under way are waited for.
+fn drain(gateways: &Arc<Gateways>, link: &Arc<Link>, client: &GatewayClient, name: &Name, job: JobId) {
+    if !link.state.lock().leaving.insert(job) {
+        return;
+    }
+    let (gateways, link, client) = (Arc::clone(gateways), Arc::clone(link), client.clone());
+    let (project, run) = name.clone();
+    task::spawn("requests of a job end at a gateway", async move {
+        let id = job.uuid().simple().to_string();
+        let drained = client.drain_replica(&project, &run, &id, DRAIN_LIMIT).await;
+        if let Err(error) = &drained
+            && error.status().is_none()
+        {
+            tracing::warn!(gateway.replica = %link.replica, job.id = %job, error = %chain(error), "a job is not taken away from a gateway yet");
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        } else {
+            // Gone, or never there.
+            link.state.lock().jobs.remove(&job);
+        }
+        link.state.lock().leaving.remove(&job);
+        gateways.left(job);
+        link.want();
+    });
+}
+
+enum NotTold {
+    /// It says no.
+    Refused { reason: String, is_whole: bool },
+    /// Nobody knows whether it has heard of it.
+    Unreachable,
+}
+
+impl NotTold {
+    fn of(error: &CallError, is_whole: bool) -> Self {
+        match error {
+            CallError::Refused { message, .. } => Self::Refused {
+                reason: detail(message),
+                is_whole,
+            },
+            _ => Self::Unreachable,
+        }
+    }
+}
+
+/// The text of a refusal.
+fn detail(message: &str) -> String {
+    let value: Option<serde_json::Value> = serde_json::from_str(message).ok();
+    let detail = value.as_ref().and_then(|value| value["detail"].as_str());
+    detail.unwrap_or(message).to_owned()
+}
+
+/// What a repetition is answered with.
+fn is_there_already(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { message, .. } if message.contains("is already registered") || message.contains("already exists in service"))
+}
+
+/// What a repetition of taking something away is answered with.
+fn is_gone_already(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { message, .. } if message.contains("does not exist"))
+}
+
+async fn carry_out(
+    gateways: &Gateways,
+    hosts: &GatewayHosts,
+    client: &GatewayClient,
+    expected: &Expected,
+    step: &Step,
+    run: Option<RunId>,
+) -> Result<(), NotTold> {
+    let whole = |error: &CallError| NotTold::of(error, true);
+    if step.unregister {
+        match client.unregister_service(&step.project, &step.name).await {
+            Err(error) if !is_gone_already(&error) => return Err(whole(&error)),
+            _ => {}
+        }
+    }
+    let Some(service) = run.and_then(|run| expected.0.get(&run)) else {
+        return Ok(());
+    };
+    if step.register.is_some() {
+        register(gateways, hosts, client, step, service).await?;
+    }
+    let mut replicas: Vec<&Replica> = Vec::new();
+    for (job, replica) in &service.replicas {
+        if step.add.contains(job) {
+            replicas.push(replica);
+        }
+    }
+    let mut outcome = Ok(());
+    for some in replicas.chunks(AT_ONCE) {
+        let mut told = Vec::new();
+        for replica in some {
+            told.push(add(hosts, client, step, replica));
+        }
+        // One that is refused keeps no other away.
+        for told in join_all(told).await {
+            outcome = outcome.and(told);
+        }
+    }
+    outcome
+}
+
+async fn add(
+    hosts: &GatewayHosts,
+    client: &GatewayClient,
+    step: &Step,
+    replica: &Replica,
+) -> Result<(), NotTold> {
+    let payload = hosts.replica(replica.address.as_ref(), &replica.job).await;
+    let payload = payload.map_err(|reason| NotTold::Refused {
+        reason,
+        is_whole: false,
+    })?;
+    match client.register_replica(&step.project, &step.name, &payload).await {
+        Err(error) if !is_there_already(&error) => Err(NotTold::of(&error, false)),
+        _ => Ok(()),
+    }
+}
+
+async fn register(
+    gateways: &Gateways,
+    hosts: &GatewayHosts,
+    client: &GatewayClient,
+    step: &Step,
+    service: &Service,
+) -> Result<(), NotTold> {
+    let refused = |reason: String| NotTold::Refused {
+        reason,
+        is_whole: true,
+    };
+    let run = &service.listed.run;
+    let key = hosts.project_key(run.project_id).await.map_err(refused)?;
+    let has_tls = has_tls(&gateways.database, run.gateway_id).await;
+    let payload = service
+        .registration(&gateways.rules, has_tls, key)
+        .map_err(refused)?;
+    match client.register_service(&step.project, &payload).await {
+        Err(error) if !is_there_already(&error) => return Err(NotTold::of(&error, true)),
+        _ => {}
+    }
+    if let Some(entrypoint) = service.entrypoint(&gateways.rules, has_tls) {
+        let registered = client.register_entrypoint(&step.project, &entrypoint).await;
+        registered.map_err(|error| NotTold::of(&error, true))?;
+    }
+    Ok(())
+}
+
+/// Whether the replicas of the gateway speak TLS themselves, and no load balancer before them.
+async fn has_tls(database: &Database, gateway: Option<GatewayId>) -> bool {
+    let Some(gateway) = gateway else { return false };
+    let found = SqlStore::new(database.clone()).gateway(gateway).await;
+    let found = found.ok().flatten();
+    found.is_some_and(|found| {
+        let certificate = &found.gateway.configuration.certificate;
+        matches!(certificate, Some(AnyGatewayCertificate::LetsEncrypt(_)))
+    })
+}
