@@ -363,6 +363,8 @@ impl dstack_engine::Services for Routes {
         serves
     }
 
+    fn gateways_changed(&self) {}
+
     fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
         gateway.is_none()
     }

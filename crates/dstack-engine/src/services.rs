@@ -33,6 +33,9 @@ pub trait Services: Send + Sync + Debug {
     /// A commit has written the instance, whose agent may be reached in another way now, and so may be the jobs there.
     fn moved(&self, instance: InstanceId);
 
+    /// A commit has written a replica of a gateway: which of them there are is to be read anew.
+    fn gateways_changed(&self);
+
     /// Whether the job may still get requests, or requests are under way there; `gateway` is that of its run. Once it has none,
     /// [`Idle::idle`] is told.
     fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
@@ -70,6 +73,7 @@ impl Services for NoServices {
     fn registered(&self, _job: &JobRow) {}
     fn changed(&self, _run: RunId) {}
     fn moved(&self, _instance: InstanceId) {}
+    fn gateways_changed(&self) {}
     fn serves(&self, _job: JobId, _gateway: Option<GatewayId>) -> bool {
         false
     }
@@ -89,6 +93,7 @@ pub(crate) struct Rerouting {
     registered: Vec<JobRow>,
     changed: Vec<RunId>,
     moved: Vec<InstanceId>,
+    gateways: bool,
 }
 
 impl Rerouting {
@@ -101,6 +106,7 @@ impl Rerouting {
                 Put::Run(run) if run.run_spec.configuration.service().is_some() => {
                     found.changed.push(run.id);
                 }
+                Put::GatewayReplica(_) => found.gateways = true,
                 Put::Instance(instance) if instance.agent.is_some() => found.moved.push(instance.id),
                 _ => {}
             }
@@ -120,6 +126,9 @@ impl Rerouting {
         }
         for instance in &self.moved {
             services.moved(*instance);
+        }
+        if self.gateways {
+            services.gateways_changed();
         }
     }
 }

@@ -216,6 +216,10 @@ impl dstack_engine::Services for ServiceRoutes {
         }
     }
 
+    fn gateways_changed(&self) {
+        self.0.gateways.look_again();
+    }
+
     fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
         self.0.replicas.serves(job) || gateway.is_some_and(|gateway| self.0.gateways.serves(job, gateway))
     }

@@ -18,7 +18,8 @@ use dstack_server::import::{ImportError, ImportOptions};
 use dstack_server::settings::report_unused;
 use dstack_server::site::{File, Site};
 use dstack_server::wiring::{
-    Connected, ConnectedAgents, DatabaseKeyring, LogOutput, Machine as ReachedMachine, SqlInputs, SshHosts,
+    Connected, ConnectedAgents, DatabaseKeyring, GatewayHosts, LogOutput, Machine as ReachedMachine,
+    SqlInputs, SshHosts,
 };
 use dstack_server::{
     BoxFuture, EngineContext, EngineParts, ServerError, ServerOptions, Settings, StartedEngine, serve,

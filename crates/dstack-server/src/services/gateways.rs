@@ -85,9 +85,13 @@ impl Gateways {
         *self.idle.lock() = Some(idle);
     }
 
+    /// Replicas of gateways may have come or gone.
+    pub(super) fn look_again(&self) {
+        self.wanted.notify_one();
+    }
+
     /// What gateways should have may have changed.
     pub(super) fn changed(&self) {
-        self.wanted.notify_one();
         for link in self.links.lock().iter().flat_map(HashMap::values) {
             link.want();
         }
@@ -118,7 +122,7 @@ impl Gateways {
     pub(super) fn is_published(&self, job: JobId, gateway: GatewayId) -> bool {
         let links = self.of(gateway).unwrap_or_default();
         let mut current = links.iter().filter(|link| link.is_current()).peekable();
-        current.peek().is_some() && current.all(|link| link.has(job))
+        current.peek().is_some() && current.all(|link| link.is_registered(job))
     }
 
     /// Why the service is not taken, by the last replica that said so, if all do.

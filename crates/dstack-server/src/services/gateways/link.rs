@@ -1,6 +1,7 @@
 //! One replica of a gateway: what it has, and telling it what it should have.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,13 +127,18 @@ impl Link {
         self.wanted.notify_one();
     }
 
-    /// Whether it passes requests on to the job.
+    /// Whether it passes new requests on to the job.
+    pub(super) fn is_registered(&self, job: JobId) -> bool {
+        self.state.lock().jobs.contains_key(&job)
+    }
+
+    /// Whether it passes requests on to the job, or some are under way there.
     pub(super) fn has(&self, job: JobId) -> bool {
         let state = self.state.lock();
         state.jobs.contains_key(&job) || state.leaving.contains(&job)
     }
 
-    /// Whether it passes requests on to the job, for all that is known.
+    /// As [`Self::has`]; true as long as that is not known.
     pub(super) fn may_serve(&self, job: JobId) -> bool {
         self.has(job) || (!self.state.lock().is_known && self.is_current())
     }
@@ -140,6 +146,10 @@ impl Link {
     /// Whether it has said lately what it has.
     pub(super) fn is_current(&self) -> bool {
         Instant::now() < self.state.lock().told_at + SILENT_AFTER
+    }
+
+    fn told_at(&self) -> Instant {
+        self.state.lock().told_at
     }
 
     /// Why it does not take the service.
@@ -231,10 +241,11 @@ impl Link {
 async fn tell(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<GatewayHosts>) {
     let mut told = String::new();
     loop {
+        let before = link.told_at();
         // Ends when it is not reached any more.
-        if let Err(error) = serve(&gateways, &link, &hosts).await
-            && error != told
-        {
+        let Err(error) = serve(&gateways, &link, &hosts).await;
+        // The same reason is told once, until it was reached again.
+        if error != told || link.told_at() != before {
             tracing::warn!(gateway.replica = %link.replica, error, "a gateway is not told what it should have, and is tried again");
             told = error;
         }
@@ -242,7 +253,11 @@ async fn tell(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<GatewayHosts>
     }
 }
 
-async fn serve(gateways: &Arc<Gateways>, link: &Arc<Link>, hosts: &Arc<GatewayHosts>) -> Result<(), String> {
+async fn serve(
+    gateways: &Arc<Gateways>,
+    link: &Arc<Link>,
+    hosts: &Arc<GatewayHosts>,
+) -> Result<Infallible, String> {
     let host = link.host(&gateways.database).await?;
     let client = hosts.client(&link.row, &host).await?;
     let called = |error: CallError| chain(&error).to_string();
