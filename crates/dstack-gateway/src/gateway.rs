@@ -1,17 +1,18 @@
 //! A running gateway.
 
+use std::future::IntoFuture as _;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_proxy::Forwarder;
-use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_proxy::{Forwarder, Limits};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock as _, Random, SystemClock, task};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::{self, Api};
@@ -37,9 +38,9 @@ pub enum StartError {
     /// Its directory cannot be used.
     #[error("cannot use the directory {}", dir.display())]
     Dir {
-        /// The directory.
+        /// The directory, that of `--dir`.
         dir: PathBuf,
-        /// Why not.
+        /// What the system says about that.
         #[source]
         source: io::Error,
     },
@@ -57,9 +58,9 @@ pub enum StartError {
     Listen {
         /// The option that names it.
         option: &'static str,
-        /// Address and port.
+        /// Address and port, as the option has them.
         address: SocketAddr,
-        /// Why not.
+        /// What the system says about that.
         #[source]
         source: io::Error,
     },
@@ -76,22 +77,22 @@ pub enum StartError {
 pub struct Gateway {
     registry: Arc<Registry>,
     listening: Listening,
-    api_stopping: CancellationToken,
+    api: Calls,
     addresses: Addresses,
-    renewing: Tasks,
-    // All of it ends with the gateway.
-    _serving: (Tasks, DropGuard),
+    renewing: Task,
+    // It ends with the gateway.
+    _until_dropped: DropGuard,
     only_one: OnlyOne,
 }
 
-/// Where it listens.
+/// Where a gateway listens: with the ports that the system has chosen where an option says 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// HTTP.
+    /// Answers HTTP.
     pub http: SocketAddr,
-    /// HTTPS.
+    /// Answers HTTP over TLS.
     pub https: SocketAddr,
-    /// What servers call.
+    /// Answers servers.
     pub api: SocketAddr,
 }
 
@@ -103,7 +104,7 @@ struct Listeners {
 }
 
 impl Gateway {
-    /// Starts it.
+    /// Starts a gateway with these settings; it serves from then on.
     ///
     /// # Errors
     /// It cannot be started.
@@ -111,7 +112,7 @@ impl Gateway {
         Self::start_with(settings, Arc::new(SystemClock), Random::system()).await
     }
 
-    /// Starts it with another clock and other random numbers.
+    /// As [`Self::start`], with another clock and other random numbers.
     ///
     /// # Errors
     /// It cannot be started.
@@ -128,6 +129,7 @@ impl Gateway {
             Arc::clone(&clock),
             random.clone(),
         ));
+        certificates.take_over(state.https_domains()).await;
         let parts = Parts {
             store,
             certificates: Arc::clone(&certificates),
@@ -136,16 +138,14 @@ impl Gateway {
         };
         let registry = Arc::new(Registry::start(state, parts).await);
         let auth = Arc::new(Auth::new(settings.server_connections.clone(), random.clone()));
-        let forwarder = Arc::new(Forwarder::new(random.clone()));
+        let forwarder = Forwarder::new(random.clone()).with_limits(limits(&settings));
+        let forwarder = Arc::new(forwarder);
         let stats = Arc::clone(forwarder.stats());
         let models = Models {
-            api: ModelApi::new(
-                Arc::clone(&forwarder) as _,
-                Arc::new(NoAccounting),
-                prompts::renderer(),
-                clock,
-                random,
-            ),
+            forward: Arc::clone(&forwarder) as _,
+            renderer: prompts::renderer(),
+            clock,
+            random: random.clone(),
             auth: Arc::clone(&auth),
             sites: Arc::clone(registry.sites()),
         };
@@ -170,8 +170,7 @@ impl Gateway {
             models,
             stats,
         };
-        let api_stopping = CancellationToken::new();
-        let serving = serve_api(listeners.api, Arc::new(api), api_stopping.clone());
+        let api = Calls::answer(listeners.api, Arc::new(api));
         let (kept, of) = (Arc::clone(&certificates), Arc::clone(&registry));
         let renewing = task::spawn_restarted("renewal of certificates", move || {
             keep_renewed(Arc::clone(&kept), Arc::clone(&of))
@@ -180,34 +179,33 @@ impl Gateway {
         Ok(Self {
             registry,
             listening,
-            api_stopping,
+            api,
             addresses,
-            renewing: Tasks(vec![renewing]),
-            _serving: (Tasks(vec![serving]), until_dropped),
+            renewing: Task(renewing),
+            _until_dropped: until_dropped,
             only_one,
         })
     }
 
-    /// Where it listens.
+    /// Where this gateway listens.
     pub const fn addresses(&self) -> Addresses {
         self.addresses
     }
 
-    /// What is registered.
+    /// What is registered at this gateway.
     pub const fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
     /// Accepts no connections any more, and waits for the requests under way, at most for so long. Another gateway may begin with the
     /// same directory at once.
-    pub async fn stop(self, limit: Duration) {
+    pub async fn stop(mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        self.api_stopping.cancel();
         drop(self.renewing);
         // Whoever takes over may begin, and nothing is written here any more.
         self.registry.freeze().await;
         drop(self.only_one);
-        self.listening.stop(limit).await;
+        tokio::join!(self.listening.stop(limit), self.api.stop(limit));
         // Connections that have become WebSockets are none of HTTP any more.
         for replica in self.registry.replicas().await {
             let _ = timeout_at(deadline, replica.idle()).await;
@@ -215,13 +213,44 @@ impl Gateway {
     }
 }
 
-/// Ends them when it is dropped.
+/// Ends when it is dropped.
 #[derive(Debug)]
-struct Tasks(Vec<tokio::task::JoinHandle<Option<()>>>);
+struct Task(JoinHandle<Option<()>>);
 
-impl Drop for Tasks {
+impl Drop for Task {
     fn drop(&mut self) {
-        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+        self.0.abort();
+    }
+}
+
+/// What answers servers.
+#[derive(Debug)]
+struct Calls {
+    serving: Task,
+    stopping: CancellationToken,
+}
+
+impl Calls {
+    fn answer(listener: TcpListener, api: Arc<Api>) -> Self {
+        let stopping = CancellationToken::new();
+        let serving = axum::serve(listener, api::router(api))
+            .with_graceful_shutdown(stopping.clone().cancelled_owned())
+            .into_future();
+        let serving = task::spawn("API of the gateway", async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the API of the gateway is not served any more");
+            }
+        });
+        Self {
+            serving: Task(serving),
+            stopping,
+        }
+    }
+
+    /// Takes no more calls, and waits for those under way, at most for so long.
+    async fn stop(&mut self, limit: Duration) {
+        self.stopping.cancel();
+        let _ = timeout(limit, &mut self.serving.0).await;
     }
 }
 
@@ -229,11 +258,21 @@ impl Drop for Tasks {
 /// and none is refused.
 async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> {
     if settings.take_over {
+        // What this one cannot read it does not take over: the other goes on.
+        Store::new(&settings.dir).load()?;
         let listeners = Listeners::open(settings)?;
         return Ok((OnlyOne::take_over(&settings.dir).await?, listeners));
     }
     let only_one = OnlyOne::new(&settings.dir)?;
     Ok((only_one, Listeners::open(settings)?))
+}
+
+/// A connection of HTTP/2 may have many requests under way, and all together no more than as many connections have one.
+fn limits(settings: &Settings) -> Limits {
+    Limits {
+        requests: settings.max_connections,
+        tunnels: settings.max_connections,
+    }
 }
 
 fn tls(settings: &Settings) -> TlsSettings {
@@ -307,18 +346,4 @@ fn open(
         source,
     })?;
     Ok((listener, at))
-}
-
-fn serve_api(
-    listener: TcpListener,
-    api: Arc<Api>,
-    stopping: CancellationToken,
-) -> tokio::task::JoinHandle<Option<()>> {
-    task::spawn("API of the gateway", async move {
-        let serving = axum::serve(listener, api::router(api));
-        let serving = serving.with_graceful_shutdown(async move { stopping.cancelled().await });
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the API of the gateway is not served any more");
-        }
-    })
 }
