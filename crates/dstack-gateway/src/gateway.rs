@@ -25,7 +25,7 @@ use crate::serve::Front;
 use crate::serve::listener::{self, Listening};
 use crate::settings::Settings;
 use crate::state::State;
-use crate::state::import::{self, ImportError};
+use crate::state::import::{self, ImportError, Imported};
 use crate::state::store::{Store, StoreError};
 use crate::tls::{Certificates, TlsSettings, keep_renewed};
 
@@ -201,11 +201,12 @@ impl Gateway {
     /// same directory at once.
     pub async fn stop(mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
+        self.api.take_no_more();
         drop(self.renewing);
         // Whoever takes over may begin, and nothing is written here any more.
         self.registry.freeze().await;
         drop(self.only_one);
-        tokio::join!(self.listening.stop(limit), self.api.stop(limit));
+        tokio::join!(self.listening.stop(limit), self.api.ended(limit));
         // Connections that have become WebSockets are none of HTTP any more.
         for replica in self.registry.replicas().await {
             let _ = timeout_at(deadline, replica.idle()).await;
@@ -247,9 +248,12 @@ impl Calls {
         }
     }
 
-    /// Takes no more calls, and waits for those under way, at most for so long.
-    async fn stop(&mut self, limit: Duration) {
+    fn take_no_more(&self) {
         self.stopping.cancel();
+    }
+
+    /// Waits for the calls under way, at most for so long.
+    async fn ended(&mut self, limit: Duration) {
         let _ = timeout(limit, &mut self.serving.0).await;
     }
 }
@@ -258,13 +262,20 @@ impl Calls {
 /// and none is refused.
 async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> {
     if settings.take_over {
-        // What this one cannot read it does not take over: the other goes on.
-        Store::new(&settings.dir).load()?;
+        check(settings)?;
         let listeners = Listeners::open(settings)?;
         return Ok((OnlyOne::take_over(&settings.dir).await?, listeners));
     }
     let only_one = OnlyOne::new(&settings.dir)?;
     Ok((only_one, Listeners::open(settings)?))
+}
+
+/// What this gateway cannot read it does not take over: the one that runs goes on.
+fn check(settings: &Settings) -> Result<(), StartError> {
+    if Store::new(&settings.dir).load()?.is_none() {
+        imported(settings.import.as_deref(), &Random::system())?;
+    }
+    Ok(())
 }
 
 /// A connection of HTTP/2 may have many requests under way, and all together no more than as many connections have one.
@@ -289,18 +300,8 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
     if let Some(state) = store.load()? {
         return Ok(state);
     }
-    let now = SystemClock.now().to_jiff().as_second();
-    let found = import::import(named.unwrap_or(Path::new(STATE_BEFORE)), now, random);
-    let imported = match found {
-        Ok(imported) => imported,
-        Err(ImportError::Missing(_)) if named.is_none() => return Ok(State::default()),
-        Err(error) if named.is_none() => {
-            // Not written in one step there: better to serve what the server registers than nothing.
-            let error = dstack_system::chain(&error).to_string();
-            tracing::error!(error, "nothing is taken over of the gateway before");
-            return Ok(State::default());
-        }
-        Err(error) => return Err(error.into()),
+    let Some(imported) = imported(named, random)? else {
+        return Ok(State::default());
     };
     for problem in &imported.left_out {
         tracing::warn!(problem, "something is not taken over of the gateway before");
@@ -312,6 +313,22 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
     );
     store.save(&imported.state)?;
     Ok(imported.state)
+}
+
+/// What was registered at a gateway of dstack 0.22.5; only a file that was named must be there, and understood.
+fn imported(named: Option<&Path>, random: &Random) -> Result<Option<Imported>, StartError> {
+    let now = SystemClock.now().to_jiff().as_second();
+    match import::import(named.unwrap_or(Path::new(STATE_BEFORE)), now, random) {
+        Ok(imported) => Ok(Some(imported)),
+        Err(ImportError::Missing(_)) if named.is_none() => Ok(None),
+        Err(error) if named.is_none() => {
+            // Not written in one step there: better to serve what the server registers than nothing.
+            let error = dstack_system::chain(&error).to_string();
+            tracing::error!(error, "nothing is taken over of the gateway before");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Listeners {

@@ -25,12 +25,12 @@ const ORDER_LIMIT: Duration = Duration::from_secs(300);
 const MOST_AT_ONCE: usize = 4;
 
 /// What failed, how often in a row, and when it is tried again.
-type Failures = HashMap<String, (u32, Time)>;
+type Attempts = HashMap<String, (u32, Time)>;
 
 /// Renews the certificates of all registered host names when a third of their time is left, and orders those that are missing.
 pub async fn keep_renewed(certificates: Arc<Certificates>, registry: Arc<Registry>) {
     let mut changes = registry.changes();
-    let mut failures = Failures::new();
+    let mut failures = Attempts::new();
     loop {
         changes.mark_unchanged();
         let domains = registry.state().await;
@@ -63,7 +63,7 @@ async fn wait(certificates: &Certificates, next: Option<Time>, changes: &mut wat
 
 impl Certificates {
     /// When a certificate is to be looked at; `None`: not before something changes.
-    fn due(&self, domain: &str, failures: &Failures) -> Option<Time> {
+    fn due(&self, domain: &str, failures: &Attempts) -> Option<Time> {
         match failures.get(domain) {
             Some((_, again)) => Some(*again),
             None => {
@@ -100,7 +100,7 @@ impl Certificates {
     }
 
     /// Remembers when what failed is tried again.
-    fn note(&self, domain: String, problem: Option<String>, failures: &mut Failures) {
+    fn note(&self, domain: String, problem: Option<String>, failures: &mut Attempts) {
         let Some(problem) = problem else {
             failures.remove(&domain);
             return;
@@ -179,7 +179,7 @@ mod tests {
         certificates.shown.add("*.example.com", of_level);
         let (_, problem) = certificates.renewed("web.example.com".to_owned()).await;
         assert_eq!(problem, None);
-        assert_eq!(certificates.due("web.example.com", &Failures::new()), Some(until));
+        assert_eq!(certificates.due("web.example.com", &Attempts::new()), Some(until));
         certificates.shown.add("web.example.org", due("web.example.org"));
         let (_, problem) = certificates.renewed("web.example.org".to_owned()).await;
         assert!(problem.is_some(), "of its own, it is");
@@ -191,7 +191,7 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
         let certificates = certificates(dir.path(), format!("https://localhost:{port}/directory"));
-        let mut failures = Failures::new();
+        let mut failures = Attempts::new();
         for domain in ["a.example.com", "b.example.com"] {
             let started = Instant::now();
             let (domain, problem) = certificates.renewed(domain.to_owned()).await;

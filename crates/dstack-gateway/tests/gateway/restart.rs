@@ -148,8 +148,12 @@ async fn who_cannot_read_the_state_does_not_take_over() {
     let mut settings = setup.settings.clone();
     settings.take_over = true;
     // The gateway that runs is in this process: it would be told to end.
-    let second = Gateway::start(settings).await;
+    let second = Gateway::start(settings.clone()).await;
     assert!(matches!(second, Err(StartError::Store(_))), "{second:?}");
+    std::fs::remove_file(setup.settings.dir.join("state.json")).unwrap();
+    settings.import = Some(setup.dir.path().join("none"));
+    let second = Gateway::start(settings).await;
+    assert!(matches!(second, Err(StartError::Import(_))), "{second:?}");
     assert_eq!(setup.get("/").await.0, 200);
 }
 
