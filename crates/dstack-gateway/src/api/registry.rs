@@ -80,8 +80,7 @@ pub(super) async fn register_service(
     Path(project): Path<String>,
     Body(body): Body<RegisterService>,
 ) -> Response {
-    let checked = host_name(&body.domain).and_then(|domain| check_limits(&body.rate_limits).map(|()| domain));
-    let domain = match checked {
+    let domain = match checked(&body) {
         Ok(domain) => domain,
         Err(refusal) => return refusal.into_response(),
     };
@@ -109,6 +108,12 @@ pub(super) async fn register_service(
             .await
     })
     .await
+}
+
+/// The host name of a service that can be registered.
+fn checked(service: &RegisterService) -> Result<String, Refusal> {
+    check_limits(&service.rate_limits)?;
+    host_name(&service.domain)
 }
 
 fn check_limits(limits: &[RateLimitRecord]) -> Result<(), Refusal> {
