@@ -85,9 +85,12 @@ impl Auth {
         let Some(authorization) = headers.get(AUTHORIZATION).filter(|value| is_bearer(value)) else {
             return Verdict::Denied;
         };
-        let now = Instant::now();
-        let slot = self.cache.lock().slot(project, digest(authorization), now);
-        let known = slot.known();
+        let slot = self
+            .cache
+            .lock()
+            .slot(project, digest(authorization), Instant::now());
+        // The time after what is known: others note answers meanwhile.
+        let (known, now) = (slot.known(), Instant::now());
         if let Some(verdict) = known.fresh(now) {
             return verdict;
         }
