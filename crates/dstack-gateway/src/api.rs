@@ -30,17 +30,17 @@ const MAX_BODY: usize = 4 * 1024 * 1024;
 /// What calls are answered with.
 #[derive(Debug)]
 pub struct Api {
-    /// What is registered.
+    /// Services, replicas and entrypoints.
     pub registry: Arc<Registry>,
-    /// Who may ask.
+    /// Who may use a project, which nginx of an old gateway asks.
     pub auth: Arc<Auth>,
-    /// Models of services.
+    /// Models of services, asked below a path of this API.
     pub models: Models,
-    /// What was counted.
+    /// What was counted of the requests of services, for autoscaling.
     pub stats: Arc<StatsRegistry>,
 }
 
-/// All routes, for calls that the gate lets in.
+/// The routes of the API, answered with this, for calls that the gate lets in.
 pub fn router(api: Arc<Api>, gate: Option<Gate>) -> Router {
     let registry = Router::new()
         .route("/services/register", post(registry::register_service))

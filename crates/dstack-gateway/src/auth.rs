@@ -1,20 +1,21 @@
 //! Who may use a project: servers know, and are asked over the sockets that they open here. Their answers hold for a minute; while no
-//! server can be asked, who was let in during the last ten minutes still is.
+//! server can be asked, or none answers quickly, who was let in during the last ten minutes still is.
 
 mod cache;
 mod servers;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_system::{Locked, Random};
+use dstack_system::{Locked, Random, task};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use cache::{Cache, Known, Slot};
+use cache::{Cache, Known, Slot, Turn};
 use servers::{AskError, Servers};
 
 /// What those are told who may not.
@@ -28,17 +29,21 @@ const FRESH: Duration = Duration::from_secs(60);
 const STALE: Duration = Duration::from_secs(600);
 /// After no server could be asked, nobody asks again about the same token for so long.
 const PAUSE: Duration = Duration::from_secs(1);
+/// As long as somebody who was let in before waits for an answer.
+const QUICK: Duration = Duration::from_secs(1);
 /// Questions at a time.
 const MOST_QUESTIONS: usize = 64;
+/// Questions that wait until it is their turn. Of those that come then nothing is known.
+const MOST_WAITING: usize = 1024;
 
 /// Whether somebody may use a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// He may.
+    /// A server has said that he may, lately enough.
     Allowed,
-    /// He may not.
+    /// A server has said that he may not, or he has no token.
     Denied,
-    /// Nobody knows now.
+    /// No server can be asked, and nothing that it said before still holds.
     Unknown,
 }
 
@@ -60,6 +65,8 @@ pub struct Auth {
     servers: Servers,
     cache: Locked<Cache>,
     questions: Semaphore,
+    /// For questions, and those that wait.
+    places: Semaphore,
 }
 
 impl Auth {
@@ -69,11 +76,12 @@ impl Auth {
             servers: Servers::new(sockets, random),
             cache: Locked::default(),
             questions: Semaphore::new(MOST_QUESTIONS),
+            places: Semaphore::new(MOST_QUESTIONS + MOST_WAITING),
         }
     }
 
     /// Whether whoever sent these headers may use a project.
-    pub async fn check(&self, project: &str, headers: &HeaderMap) -> Verdict {
+    pub async fn check(self: &Arc<Self>, project: &str, headers: &HeaderMap) -> Verdict {
         let Some(authorization) = headers.get(AUTHORIZATION).filter(|value| is_bearer(value)) else {
             return Verdict::Denied;
         };
@@ -81,15 +89,43 @@ impl Auth {
             .cache
             .lock()
             .slot(project, digest(authorization), Instant::now());
-        if let Some(verdict) = slot.known().fresh(Instant::now()) {
+        // The time after what is known: others note answers meanwhile.
+        let (known, now) = (slot.known(), Instant::now());
+        if let Some(verdict) = known.fresh(now) {
             return verdict;
         }
-        self.ask(&slot, project, authorization).await
+        match known.stale(now) {
+            Verdict::Allowed => self.ask_quickly(slot, project, authorization).await,
+            _ => {
+                let turn = slot.asking().await;
+                self.ask(&slot, turn, project, authorization).await
+            }
+        }
+    }
+
+    /// What a server says to the question for somebody who was let in before, unless that takes long, or is being asked already: then he is
+    /// let in once more, and the answer holds for the next time.
+    async fn ask_quickly(
+        self: &Arc<Self>,
+        slot: Arc<Slot>,
+        project: &str,
+        authorization: &HeaderValue,
+    ) -> Verdict {
+        let Some(turn) = slot.asking_alone() else {
+            return Verdict::Allowed;
+        };
+        let (this, project, authorization) = (Arc::clone(self), project.to_owned(), authorization.clone());
+        let asking = task::uncancelled("question who may use a project", async move {
+            this.ask(&slot, turn, &project, &authorization).await
+        });
+        match timeout(QUICK, asking).await {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_)) | Err(_) => Verdict::Allowed,
+        }
     }
 
     /// One of those who need the same answer asks, the others wait for it.
-    async fn ask(&self, slot: &Slot, project: &str, authorization: &HeaderValue) -> Verdict {
-        let _asking = slot.asking().await;
+    async fn ask(&self, slot: &Slot, _turn: Turn, project: &str, authorization: &HeaderValue) -> Verdict {
         let known = slot.known();
         if let Some(verdict) = known.fresh(Instant::now()) {
             return verdict;
@@ -97,7 +133,10 @@ impl Auth {
         if known.has_just_failed(Instant::now()) {
             return known.stale(Instant::now());
         }
-        let Ok(_turn) = self.questions.acquire().await else {
+        let Ok(_place) = self.places.try_acquire() else {
+            return known.stale(Instant::now());
+        };
+        let Ok(_question) = self.questions.acquire().await else {
             return Verdict::Unknown;
         };
         let answered = self.servers.ask(project, authorization).await;

@@ -1,5 +1,6 @@
 //! A running gateway.
 
+use std::future::IntoFuture as _;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,12 @@ use std::time::Duration;
 
 use axum::Router;
 use dstack_agent_api::proof::Gate;
-use dstack_proxy::Forwarder;
-use dstack_proxy::models::{ModelApi, NoAccounting};
+use dstack_proxy::{Forwarder, Limits};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Clock as _, Random, SystemClock, task};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::{self, Api};
@@ -26,7 +27,7 @@ use crate::serve::Front;
 use crate::serve::listener::{self, Listening};
 use crate::settings::Settings;
 use crate::state::State;
-use crate::state::import::{self, ImportError};
+use crate::state::import::{self, ImportError, Imported};
 use crate::state::store::{Store, StoreError};
 use crate::tls::{Certificates, TlsSettings, keep_renewed};
 
@@ -39,9 +40,9 @@ pub enum StartError {
     /// Its directory cannot be used.
     #[error("cannot use the directory {}", dir.display())]
     Dir {
-        /// The directory.
+        /// The directory, that of `--dir`.
         dir: PathBuf,
-        /// Why not.
+        /// What the system says about that.
         #[source]
         source: io::Error,
     },
@@ -59,9 +60,9 @@ pub enum StartError {
     Listen {
         /// The option that names it.
         option: &'static str,
-        /// Address and port.
+        /// Address and port, as the option has them.
         address: SocketAddr,
-        /// Why not.
+        /// What the system says about that.
         #[source]
         source: io::Error,
     },
@@ -84,22 +85,22 @@ pub enum StartError {
 pub struct Gateway {
     registry: Arc<Registry>,
     listening: Listening,
-    api_stopping: CancellationToken,
+    api: Calls,
     addresses: Addresses,
-    renewing: Tasks,
-    // All of it ends with the gateway.
-    _serving: (Tasks, DropGuard),
+    renewing: Task,
+    // It ends with the gateway.
+    _until_dropped: DropGuard,
     only_one: OnlyOne,
 }
 
-/// Where it listens.
+/// Where a gateway listens: with the ports that the system has chosen where an option says 0.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// HTTP.
+    /// Answers HTTP.
     pub http: SocketAddr,
-    /// HTTPS.
+    /// Answers HTTP over TLS.
     pub https: SocketAddr,
-    /// What servers call.
+    /// Answers servers.
     pub api: SocketAddr,
 }
 
@@ -111,7 +112,7 @@ struct Listeners {
 }
 
 impl Gateway {
-    /// Starts it.
+    /// Starts a gateway with these settings; it serves from then on.
     ///
     /// # Errors
     /// It cannot be started.
@@ -119,7 +120,7 @@ impl Gateway {
         Self::start_with(settings, Arc::new(SystemClock), Random::system()).await
     }
 
-    /// Starts it with another clock and other random numbers.
+    /// As [`Self::start`], with another clock and other random numbers.
     ///
     /// # Errors
     /// It cannot be started.
@@ -137,6 +138,7 @@ impl Gateway {
             Arc::clone(&clock),
             random.clone(),
         ));
+        certificates.take_over(state.https_domains()).await;
         let parts = Parts {
             store,
             certificates: Arc::clone(&certificates),
@@ -145,16 +147,14 @@ impl Gateway {
         };
         let registry = Arc::new(Registry::start(state, parts).await);
         let auth = Arc::new(Auth::new(settings.server_connections.clone(), random.clone()));
-        let forwarder = Arc::new(Forwarder::new(random.clone()));
+        let forwarder = Forwarder::new(random.clone()).with_limits(limits(&settings));
+        let forwarder = Arc::new(forwarder);
         let stats = Arc::clone(forwarder.stats());
         let models = Models {
-            api: ModelApi::new(
-                Arc::clone(&forwarder) as _,
-                Arc::new(NoAccounting),
-                prompts::renderer(),
-                clock,
-                random,
-            ),
+            forward: Arc::clone(&forwarder) as _,
+            renderer: prompts::renderer(),
+            clock,
+            random: random.clone(),
             auth: Arc::clone(&auth),
             sites: Arc::clone(registry.sites()),
         };
@@ -179,9 +179,7 @@ impl Gateway {
             models,
             stats,
         };
-        let api_stopping = CancellationToken::new();
-        let router = api::router(Arc::new(api), gate);
-        let serving = serve_api(listeners.api, router, api_stopping.clone());
+        let api = Calls::answer(listeners.api, api::router(Arc::new(api), gate));
         let (kept, of) = (Arc::clone(&certificates), Arc::clone(&registry));
         let renewing = task::spawn_restarted("renewal of certificates", move || {
             keep_renewed(Arc::clone(&kept), Arc::clone(&of))
@@ -190,34 +188,34 @@ impl Gateway {
         Ok(Self {
             registry,
             listening,
-            api_stopping,
+            api,
             addresses,
-            renewing: Tasks(vec![renewing]),
-            _serving: (Tasks(vec![serving]), until_dropped),
+            renewing: Task(renewing),
+            _until_dropped: until_dropped,
             only_one,
         })
     }
 
-    /// Where it listens.
+    /// Where this gateway listens.
     pub const fn addresses(&self) -> Addresses {
         self.addresses
     }
 
-    /// What is registered.
+    /// What is registered at this gateway.
     pub const fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
     /// Accepts no connections any more, and waits for the requests under way, at most for so long. Another gateway may begin with the
     /// same directory at once.
-    pub async fn stop(self, limit: Duration) {
+    pub async fn stop(mut self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        self.api_stopping.cancel();
+        self.api.take_no_more();
         drop(self.renewing);
         // Whoever takes over may begin, and nothing is written here any more.
         self.registry.freeze().await;
         drop(self.only_one);
-        self.listening.stop(limit).await;
+        tokio::join!(self.listening.stop(limit), self.api.ended(limit));
         // Connections that have become WebSockets are none of HTTP any more.
         for replica in self.registry.replicas().await {
             let _ = timeout_at(deadline, replica.idle()).await;
@@ -225,13 +223,47 @@ impl Gateway {
     }
 }
 
-/// Ends them when it is dropped.
+/// Ends when it is dropped.
 #[derive(Debug)]
-struct Tasks(Vec<tokio::task::JoinHandle<Option<()>>>);
+struct Task(JoinHandle<Option<()>>);
 
-impl Drop for Tasks {
+impl Drop for Task {
     fn drop(&mut self) {
-        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+        self.0.abort();
+    }
+}
+
+/// What answers servers.
+#[derive(Debug)]
+struct Calls {
+    serving: Task,
+    stopping: CancellationToken,
+}
+
+impl Calls {
+    fn answer(listener: TcpListener, router: Router) -> Self {
+        let stopping = CancellationToken::new();
+        let serving = axum::serve(listener, router)
+            .with_graceful_shutdown(stopping.clone().cancelled_owned())
+            .into_future();
+        let serving = task::spawn("API of the gateway", async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the API of the gateway is not served any more");
+            }
+        });
+        Self {
+            serving: Task(serving),
+            stopping,
+        }
+    }
+
+    fn take_no_more(&self) {
+        self.stopping.cancel();
+    }
+
+    /// Waits for the calls under way, at most for so long.
+    async fn ended(&mut self, limit: Duration) {
+        let _ = timeout(limit, &mut self.serving.0).await;
     }
 }
 
@@ -239,6 +271,7 @@ impl Drop for Tasks {
 /// and none is refused.
 async fn begin(settings: &Settings) -> Result<(OnlyOne, Listeners), StartError> {
     if settings.take_over {
+        check(settings)?;
         let listeners = Listeners::open(settings)?;
         return Ok((OnlyOne::take_over(&settings.dir).await?, listeners));
     }
@@ -258,6 +291,22 @@ fn gate(file: Option<&Path>, random: &Random) -> Result<Option<Gate>, StartError
     }
 }
 
+/// What this gateway cannot read it does not take over: the one that runs goes on.
+fn check(settings: &Settings) -> Result<(), StartError> {
+    if Store::new(&settings.dir).load()?.is_none() {
+        imported(settings.import.as_deref(), &Random::system())?;
+    }
+    Ok(())
+}
+
+/// A connection of HTTP/2 may have many requests under way, and all together no more than as many connections have one.
+fn limits(settings: &Settings) -> Limits {
+    Limits {
+        requests: settings.max_connections,
+        tunnels: settings.max_connections,
+    }
+}
+
 fn tls(settings: &Settings) -> TlsSettings {
     TlsSettings {
         dir: settings.dir.clone(),
@@ -272,18 +321,8 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
     if let Some(state) = store.load()? {
         return Ok(state);
     }
-    let now = SystemClock.now().to_jiff().as_second();
-    let found = import::import(named.unwrap_or(Path::new(STATE_BEFORE)), now, random);
-    let imported = match found {
-        Ok(imported) => imported,
-        Err(ImportError::Missing(_)) if named.is_none() => return Ok(State::default()),
-        Err(error) if named.is_none() => {
-            // Not written in one step there: better to serve what the server registers than nothing.
-            let error = dstack_system::chain(&error).to_string();
-            tracing::error!(error, "nothing is taken over of the gateway before");
-            return Ok(State::default());
-        }
-        Err(error) => return Err(error.into()),
+    let Some(imported) = imported(named, random)? else {
+        return Ok(State::default());
     };
     for problem in &imported.left_out {
         tracing::warn!(problem, "something is not taken over of the gateway before");
@@ -295,6 +334,22 @@ fn load(store: &Store, named: Option<&Path>, random: &Random) -> Result<State, S
     );
     store.save(&imported.state)?;
     Ok(imported.state)
+}
+
+/// What was registered at a gateway of dstack 0.22.5; only a file that was named must be there, and understood.
+fn imported(named: Option<&Path>, random: &Random) -> Result<Option<Imported>, StartError> {
+    let now = SystemClock.now().to_jiff().as_second();
+    match import::import(named.unwrap_or(Path::new(STATE_BEFORE)), now, random) {
+        Ok(imported) => Ok(Some(imported)),
+        Err(ImportError::Missing(_)) if named.is_none() => Ok(None),
+        Err(error) if named.is_none() => {
+            // Not written in one step there: better to serve what the server registers than nothing.
+            let error = dstack_system::chain(&error).to_string();
+            tracing::error!(error, "nothing is taken over of the gateway before");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Listeners {
@@ -329,18 +384,4 @@ fn open(
         source,
     })?;
     Ok((listener, at))
-}
-
-fn serve_api(
-    listener: TcpListener,
-    router: Router,
-    stopping: CancellationToken,
-) -> tokio::task::JoinHandle<Option<()>> {
-    task::spawn("API of the gateway", async move {
-        let serving = axum::serve(listener, router);
-        let serving = serving.with_graceful_shutdown(async move { stopping.cancelled().await });
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the API of the gateway is not served any more");
-        }
-    })
 }

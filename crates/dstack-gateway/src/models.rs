@@ -1,13 +1,20 @@
-//! Models of a project: who may ask them, and which path is which call.
+//! Models of a project: who may ask them, and which path is which call. `limited` holds calls to the limits of their services.
 
+mod limited;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use dstack_proxy::models::{Call, Endpoint, ModelApi, list};
-use dstack_proxy::{ProxyBody, refusal};
-use http::{Method, Request, Response, StatusCode};
+use dstack_proxy::models::{Call, Endpoint, ModelApi, NoAccounting, Renderer, list};
+use dstack_proxy::{Forward, ProxyBody, refusal};
+use dstack_system::Random;
+use dstack_system::clock::SharedClock;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+
+use limited::Limited;
 
 use crate::auth::Auth;
 use crate::bounded::{TooLong, bounded};
@@ -20,7 +27,13 @@ const MAX_BODY: u64 = 64 * 1024 * 1024;
 #[derive(Debug, Clone)]
 pub struct Models {
     /// Passes them on.
-    pub api: ModelApi,
+    pub forward: Arc<dyn Forward>,
+    /// Makes prompts of chat templates.
+    pub renderer: Renderer,
+    /// Tells when an answer was made.
+    pub clock: SharedClock,
+    /// Chooses among services.
+    pub random: Random,
     /// Who may ask.
     pub auth: Arc<Auth>,
     /// The services with their models.
@@ -34,9 +47,10 @@ enum Asked {
 }
 
 impl Models {
-    /// The answer to a call of a model of this project, at this path.
+    /// The answer to a call of a model of this project, at this path, by whoever is at this address.
     pub async fn answer(
         &self,
+        address: IpAddr,
         project: &str,
         path: &str,
         request: Request<ProxyBody>,
@@ -51,12 +65,13 @@ impl Models {
         }
         match asked {
             Asked::List => list(&self.sites.load().routes, project),
-            Asked::Model(endpoint) => self.ask(project, endpoint, request).await,
+            Asked::Model(endpoint) => self.ask(address, project, endpoint, request).await,
         }
     }
 
     async fn ask(
         &self,
+        address: IpAddr,
         project: &str,
         endpoint: Endpoint,
         request: Request<ProxyBody>,
@@ -73,7 +88,24 @@ impl Models {
             body,
         };
         let routes = || Arc::clone(&self.sites.load().routes);
-        self.api.answer(&routes, call).await
+        self.api(address, &head.headers).answer(&routes, call).await
+    }
+
+    /// The API of models for whoever is at this address and has sent these headers.
+    fn api(&self, address: IpAddr, headers: &HeaderMap) -> ModelApi {
+        let limited = Limited {
+            forward: Arc::clone(&self.forward),
+            sites: Arc::clone(&self.sites),
+            address,
+            headers: headers.clone(),
+        };
+        ModelApi::new(
+            Arc::new(limited),
+            Arc::new(NoAccounting),
+            self.renderer.clone(),
+            Arc::clone(&self.clock),
+            self.random.clone(),
+        )
     }
 }
 

@@ -1,20 +1,23 @@
 //! Of two gateways with one directory one runs, or the second takes over from the first.
 
+use std::fs::Permissions;
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use dstack_system::file;
+use dstack_system::{file, task};
+use fs_err::os::unix::fs::OpenOptionsExt as _;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::{Instant, sleep};
+use tokio::time::timeout;
 
 use crate::gateway::StartError;
 
 /// Keys are below.
 const DIR_MODE: u32 = 0o700;
+const MODE: u32 = 0o600;
 /// One that is told to end lets go of the directory at once; only what it is about to write comes before.
 const PATIENCE: Duration = Duration::from_secs(10);
-const AGAIN: Duration = Duration::from_millis(10);
 
 /// The directory, as long as it is held.
 #[derive(Debug)]
@@ -29,12 +32,9 @@ impl OnlyOne {
     /// # Errors
     /// Another one does, or it cannot be used.
     pub(crate) fn new(dir: &Path) -> Result<Self, StartError> {
-        let mut file = open(dir)?;
+        let file = open(dir)?;
         match is_locked(&file).map_err(|source| unusable(dir, source))? {
-            true => {
-                write_pid(&mut file).map_err(|source| unusable(dir, source))?;
-                Ok(Self { _file: file })
-            }
+            true => Self::holding(file, dir),
             false => Err(StartError::Taken(dir.to_owned())),
         }
     }
@@ -45,17 +45,23 @@ impl OnlyOne {
     /// It does not let go, or cannot be told, or the directory cannot be used.
     pub(crate) async fn take_over(dir: &Path) -> Result<Self, StartError> {
         let mut file = open(dir)?;
-        if !is_locked(&file).map_err(|source| unusable(dir, source))? {
-            end_holder(&mut file).map_err(|source| unusable(dir, source))?;
+        if is_locked(&file).map_err(|source| unusable(dir, source))? {
+            return Self::holding(file, dir);
         }
-        let deadline = Instant::now() + PATIENCE;
-        drop(file);
-        loop {
-            match Self::new(dir) {
-                Err(StartError::Taken(_)) if Instant::now() < deadline => sleep(AGAIN).await,
-                held => return held,
-            }
-        }
+        end_holder(&mut file).map_err(|source| unusable(dir, source))?;
+        let locked = task::blocking("lock of the directory", move || file.file().lock().map(|()| file));
+        // A lock that comes later goes with its file.
+        let Ok(locked) = timeout(PATIENCE, locked).await else {
+            return Err(StartError::Taken(dir.to_owned()));
+        };
+        let locked = locked.map_err(io::Error::other).flatten();
+        Self::holding(locked.map_err(|source| unusable(dir, source))?, dir)
+    }
+
+    /// Whoever is to take over finds this process.
+    fn holding(mut file: fs_err::File, dir: &Path) -> Result<Self, StartError> {
+        write_pid(&mut file).map_err(|source| unusable(dir, source))?;
+        Ok(Self { _file: file })
     }
 }
 
@@ -67,12 +73,23 @@ fn unusable(dir: &Path, source: io::Error) -> StartError {
 }
 
 fn open(dir: &Path) -> Result<fs_err::File, StartError> {
-    let opened = file::create_dir(dir, DIR_MODE).and_then(|()| {
-        let mut options = fs_err::OpenOptions::new();
-        options.create(true).truncate(false).read(true).write(true);
-        options.open(dir.join("lock"))
-    });
-    opened.map_err(|source| unusable(dir, source))
+    private_dir(dir)
+        .and_then(|()| lock_file(&dir.join("lock")))
+        .map_err(|source| unusable(dir, source))
+}
+
+/// Also one that is there already.
+fn private_dir(dir: &Path) -> io::Result<()> {
+    file::create_dir(dir, DIR_MODE)?;
+    fs_err::set_permissions(dir, Permissions::from_mode(DIR_MODE))
+}
+
+fn lock_file(path: &Path) -> io::Result<fs_err::File> {
+    let mut options = fs_err::OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true);
+    let file = options.mode(MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(MODE))?;
+    Ok(file)
 }
 
 /// Locks it unless somebody else has.

@@ -23,7 +23,7 @@ use crate::state::store::{Store, StoreError};
 use crate::state::{AcmeSettings, Entrypoint, ReplicaRecord, ServiceRecord, State};
 use crate::tls::Certificates;
 
-/// What is registered.
+/// Holds what is registered, and changes it.
 #[derive(Debug)]
 pub struct Registry {
     store: Store,
@@ -53,7 +53,7 @@ pub struct Run<'n> {
 }
 
 impl<'n> Run<'n> {
-    /// Of these names.
+    /// The run of this name in the project of that name.
     pub const fn new(project: &'n str, run: &'n str) -> Self {
         Self { project, run }
     }
@@ -68,11 +68,11 @@ impl std::fmt::Display for Run<'_> {
 /// What a registry is built of.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where it is kept.
+    /// Keeps what is registered on the disk.
     pub store: Store,
     /// Orders what services need.
     pub certificates: Arc<Certificates>,
-    /// Tells the time.
+    /// Tells when services were registered.
     pub clock: SharedClock,
     /// Makes keys and pauses.
     pub random: Random,
@@ -111,7 +111,7 @@ impl Registry {
         self.changed.subscribe()
     }
 
-    /// What is registered.
+    /// What is registered now.
     pub async fn state(&self) -> State {
         self.inner.lock().await.state.clone()
     }
@@ -121,12 +121,12 @@ impl Registry {
         self.inner.lock().await.live.links()
     }
 
-    /// All replicas.
+    /// The replicas of all services.
     pub async fn replicas(&self) -> Vec<Arc<Replica>> {
         self.inner.lock().await.live.replicas()
     }
 
-    /// The replica of a job.
+    /// The replica of a job, if the service has it.
     pub async fn replica(&self, run: Run<'_>, job: &str) -> Option<Arc<Replica>> {
         let inner = self.inner.lock().await;
         let key = inner.state.service(run.project, run.run)?.key;
@@ -174,8 +174,7 @@ impl Registry {
         self.change(None, |state| {
             let project = state.projects.get_mut(run.project);
             let gone = project.and_then(|project| project.services.remove(run.run));
-            // Of a project of which nothing is registered no key is kept.
-            state.projects.retain(|_, project| !project.is_empty());
+            state.remove_empty_projects();
             gone.map(drop).ok_or_else(|| no_service(run, "cannot unregister"))
         })
         .await?;
@@ -205,7 +204,8 @@ impl Registry {
     /// Registers a replica, to which a connection is opened before.
     ///
     /// # Errors
-    /// There is no such service, or it has this replica already, or it cannot be reached.
+    /// There is no such service, or it has this replica already or is another one by the time that there is a connection, or the replica
+    /// cannot be reached.
     pub async fn register_replica(&self, run: Run<'_>, replica: ReplicaRecord) -> Result<(), Refusal> {
         let job = replica.job_id.clone();
         let _turn = self.turns.take(&format!("{run}/{job}")).await;
@@ -215,13 +215,18 @@ impl Registry {
                 "Replica {job} already exists in service {run}"
             ))),
         };
-        let (key, reconnects) = {
+        let (service, key, reconnects) = {
             let inner = self.inner.lock().await;
             let service = inner.state.service(run.project, run.run);
-            is_new(service.ok_or_else(|| no_service(run, "cannot register replica"))?)?;
+            let service = service.ok_or_else(|| no_service(run, "cannot register replica"))?;
+            is_new(service)?;
             let project = inner.state.projects.get(run.project);
             let key = project.map(|project| project.ssh_private_key.clone());
-            (key.unwrap_or_default(), inner.live.reconnects().clone())
+            (
+                service.key,
+                key.unwrap_or_default(),
+                inner.live.reconnects().clone(),
+            )
         };
         let unreachable = |problem: String| {
             Refusal::bad(format!(
@@ -237,9 +242,13 @@ impl Registry {
             link: Link::new(name, replica.app_port, chain, Some(connection), reconnects),
         };
         self.change(Some(opened), |state| {
-            let service = service_mut(state, run, "cannot register replica")?;
-            is_new(service)?;
-            service.replicas.push(replica);
+            let present = service_mut(state, run, "cannot register replica")?;
+            if present.key != service {
+                let refusal = format!("Service {run} was registered anew, cannot register replica");
+                return Err(Refusal::bad(refusal));
+            }
+            is_new(present)?;
+            present.replicas.push(replica);
             Ok(())
         })
         .await?;
@@ -269,22 +278,17 @@ impl Registry {
         Ok(())
     }
 
-    /// Sets where the models of a project are asked.
+    /// Sets where the models of a project are asked. Of projects with the same host name the last has it, as in dstack 0.22.5: one that is
+    /// gone tells nobody.
     ///
     /// # Errors
-    /// Another has this host name, or there is no certificate for it.
+    /// A service has this host name, or there is no certificate for it.
     pub async fn register_entrypoint(&self, project: &str, entrypoint: Entrypoint) -> Result<(), Refusal> {
         let _turn = self.turns.take(project).await;
         let domain = entrypoint.domain.clone();
-        let is_free = |state: &State| {
-            let known = state
-                .projects
-                .get(project)
-                .and_then(|known| known.entrypoint.as_ref());
-            match known {
-                Some(known) if known.domain == domain => Ok(()),
-                _ => domain_is_free(state, &domain),
-            }
+        let is_free = |state: &State| match state.has_service_at(&domain) {
+            true => Err(is_taken(&domain)),
+            false => Ok(()),
         };
         is_free(&self.inner.lock().await.state)?;
         if entrypoint.https {
@@ -292,6 +296,7 @@ impl Registry {
         }
         self.change(None, |state| {
             is_free(state)?;
+            state.remove_entrypoint(&domain);
             let project = state.projects.entry(project.to_owned()).or_default();
             project.entrypoint = Some(entrypoint);
             Ok(())
@@ -361,9 +366,13 @@ fn not_written(error: &StoreError) -> Refusal {
 
 fn domain_is_free(state: &State, domain: &str) -> Result<(), Refusal> {
     match state.has_domain(domain) {
-        true => Err(Refusal::bad(format!("Domain {domain} is already registered"))),
+        true => Err(is_taken(domain)),
         false => Ok(()),
     }
+}
+
+fn is_taken(domain: &str) -> Refusal {
+    Refusal::bad(format!("Domain {domain} is already registered"))
 }
 
 fn no_service(run: Run<'_>, what: &str) -> Refusal {

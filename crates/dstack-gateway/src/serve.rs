@@ -1,14 +1,17 @@
 //! Listens, and answers by host name.
 //!
-//! * [`listener`] — accepts connections, with and without TLS; `connection` speaks HTTP on one.
+//! * [`listener`] — accepts connections, with and without TLS, each of which keeps its place (`placed`); `connection` speaks HTTP on
+//!   one, `idle` tells whether requests are under way there.
 //! * `request` — which site a request is for; `service` — the checks before a service, in nginx's order.
 //! * `head` — what a request says of itself; `path` — paths as checks see them.
 
 mod connection;
 mod head;
+mod idle;
 pub mod listener;
 mod origin;
 mod path;
+mod placed;
 mod request;
 mod service;
 
@@ -17,6 +20,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use dstack_proxy::{Client, Forward, Scheme, Service};
+use http::HeaderMap;
 use ipnet::IpNet;
 
 use crate::auth::Auth;
@@ -65,6 +69,16 @@ impl Front {
             address,
             scheme: peer.scheme,
             trusted: self.trusts(address),
+        }
+    }
+
+    /// The address of whoever asks, as far as it is known: proxies that are trusted tell.
+    fn address(&self, peer: Peer, headers: &HeaderMap) -> IpAddr {
+        let client = self.client(peer);
+        let told = || head::forwarded_for(headers, |address| self.trusts(address));
+        match client.trusted {
+            true => told().unwrap_or(client.address),
+            false => client.address,
         }
     }
 

@@ -99,11 +99,28 @@ impl State {
 
     /// Whether a service or an entrypoint has this host name.
     pub fn has_domain(&self, domain: &str) -> bool {
-        let of_service = self.services().any(|(_, _, service)| service.domain == domain);
-        of_service
-            || self
-                .entrypoints()
-                .any(|(_, entrypoint)| entrypoint.domain == domain)
+        let mut entrypoints = self.entrypoints();
+        self.has_service_at(domain) || entrypoints.any(|(_, entrypoint)| entrypoint.domain == domain)
+    }
+
+    /// Whether a service has this host name.
+    pub fn has_service_at(&self, domain: &str) -> bool {
+        self.services().any(|(_, _, service)| service.domain == domain)
+    }
+
+    /// No project has its models at this host name any more.
+    pub fn remove_entrypoint(&mut self, domain: &str) {
+        for project in self.projects.values_mut() {
+            project
+                .entrypoint
+                .take_if(|entrypoint| entrypoint.domain == domain);
+        }
+        self.remove_empty_projects();
+    }
+
+    /// Of a project of which nothing is registered no key is kept.
+    pub fn remove_empty_projects(&mut self) {
+        self.projects.retain(|_, project| !project.is_empty());
     }
 
     /// The host names that need a certificate.

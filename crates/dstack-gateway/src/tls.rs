@@ -3,23 +3,26 @@
 //! * `shown` — which certificate is shown for a host name; `files` — certificates on the disk.
 //! * `order` — one order of a certificate authority; `account` — who orders there.
 //! * `challenges` — what the authority asks this gateway; `validity` — from when to when a certificate holds.
-//! * `renewal` — what is ordered again, and when.
+//! * `renewal` — what is ordered again, and when; `failures` — what failed a moment ago, and is not ordered again at once.
 
 mod account;
 mod challenges;
+mod failures;
 mod files;
 mod order;
 mod renewal;
 mod shown;
 mod validity;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use dstack_system::clock::SharedClock;
-use dstack_system::{Random, Secret, chain, task};
+use dstack_system::{Locked, Random, Secret, chain, task};
+use dstack_units::Time;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use tokio::time::timeout;
@@ -28,8 +31,11 @@ pub use challenges::Challenges;
 pub use renewal::keep_renewed;
 
 use account::Authority;
+use failures::Failures;
 use files::Files;
+use order::OrderError;
 use shown::Shown;
+use validity::Validity;
 
 use crate::registry::Refusal;
 use crate::registry::turns::Turns;
@@ -60,18 +66,26 @@ pub struct Certificates {
     acme: ArcSwap<AcmeSettings>,
     challenges: Arc<Challenges>,
     shown: Arc<Shown>,
+    failures: Locked<Failures>,
     turns: Turns,
     clock: SharedClock,
     random: Random,
 }
 
-/// A certificate that was shown before must not be ordered again for so long.
+/// How good a certificate must be, so that no other is ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// One that holds.
+    /// It holds.
     Valid,
-    /// One that holds for more than a third of its time.
+    /// It holds, and for more than a third of its time.
     Renewed,
+}
+
+impl Wanted {
+    /// Whether a certificate is as good now.
+    fn is(self, validity: Validity, now: Time) -> bool {
+        validity.is_at(now) && (self == Self::Valid || now < validity.renewal())
+    }
 }
 
 impl Certificates {
@@ -86,6 +100,7 @@ impl Certificates {
             acme: ArcSwap::default(),
             challenges: Arc::default(),
             shown,
+            failures: Locked::default(),
             turns: Turns::default(),
             clock,
             random,
@@ -99,7 +114,21 @@ impl Certificates {
 
     /// Orders there from now on.
     pub fn set_acme(&self, acme: AcmeSettings) {
+        self.failures.lock().forget_all();
         self.acme.store(Arc::new(acme));
+    }
+
+    /// Takes over what certbot has for those of these host names that nothing can be shown for.
+    pub async fn take_over(&self, domains: impl IntoIterator<Item = &str>) {
+        for domain in domains {
+            if self.has(domain, Wanted::Valid) {
+                continue;
+            }
+            if let Err(error) = self.of_certbot(domain, Wanted::Valid).await {
+                let error = chain(&error).to_string();
+                tracing::warn!(domain, error, "a certificate of certbot is not taken over");
+            }
+        }
     }
 
     /// Whether these settings can be used.
@@ -149,48 +178,65 @@ impl Certificates {
         }
     }
 
-    async fn obtain(&self, domain: &str, wanted: Wanted) -> Result<(), order::OrderError> {
+    /// Has such a certificate for a host name; of those who want one at the same time, one orders it. A failure is that of all who
+    /// ask in the next minute.
+    async fn obtain(&self, domain: &str, wanted: Wanted) -> Result<(), OrderError> {
         let _turn = self.turns.take(domain).await;
-        if self.has(domain, wanted) {
+        if self.has(domain, wanted) || self.of_certbot(domain, wanted).await? {
             return Ok(());
         }
-        if let Some(taken_over) = self.files.of_certbot(domain) {
-            let holds = taken_over.validity.is_at(self.clock.now());
-            if holds && wanted == Wanted::Valid {
-                tracing::info!(domain, "a certificate of certbot is taken over");
-                self.files.save(domain, &taken_over.pem).await?;
-                self.shown.add(domain, taken_over);
-                return Ok(());
-            }
+        let known = self.failures.lock().last(domain, self.clock.now());
+        if let Some(problem) = known.filter(|_| wanted == Wanted::Valid) {
+            return Err(OrderError::JustFailed(problem));
         }
+        let obtained = self.order_and_keep(domain).await;
+        if let Err(error) = &obtained {
+            let problem = chain(error).to_string();
+            self.failures.lock().note(domain, problem, self.clock.now());
+        }
+        obtained
+    }
+
+    /// Takes over the certificate that certbot has for a host name; whether it has such a one.
+    async fn of_certbot(&self, domain: &str, wanted: Wanted) -> io::Result<bool> {
+        let found = self.files.of_certbot(domain);
+        let Some(found) = found.filter(|found| wanted.is(found.validity, self.clock.now())) else {
+            return Ok(false);
+        };
+        tracing::info!(domain, "a certificate of certbot is taken over");
+        self.files.save(domain, &found.pem).await?;
+        self.shown.add(domain, found);
+        Ok(true)
+    }
+
+    async fn order_and_keep(&self, domain: &str) -> Result<(), OrderError> {
         tracing::info!(domain, "a certificate is ordered");
         let acme = self.acme.load_full();
         let pem = match self.order(&acme, domain).await {
             Err(error) if error.is_about_account() => {
-                self.authority.discard(&acme).await;
+                self.authority.discard(&acme);
                 self.order(&acme, domain).await?
             }
             ordered => ordered?,
         };
-        let certificate = files::read(&pem).map_err(order::OrderError::Unusable)?;
+        let certificate = files::read(&pem).map_err(OrderError::Unusable)?;
         self.files.save(domain, &pem).await?;
         tracing::info!(domain, until = %certificate.validity.until.to_jiff(), "there is a new certificate");
         self.shown.add(domain, certificate);
         Ok(())
     }
 
-    async fn order(&self, acme: &AcmeSettings, domain: &str) -> Result<Secret, order::OrderError> {
+    async fn order(&self, acme: &AcmeSettings, domain: &str) -> Result<Secret, OrderError> {
         let account = self.authority.account(acme).await?;
         order::order(&account, domain, &self.challenges).await
     }
 
-    /// Whether there is such a certificate already, if only one for all names of its level.
+    /// Whether there is such a certificate already. One for all names of the level, which is nobody's to order, is good for as long as it
+    /// holds.
     fn has(&self, domain: &str, wanted: Wanted) -> bool {
         let now = self.clock.now();
-        let is_wanted = |certificate: &files::Certificate| match wanted {
-            Wanted::Valid => certificate.validity.is_at(now),
-            Wanted::Renewed => now < certificate.validity.renewal(),
-        };
-        self.shown.find(domain).is_some_and(|found| is_wanted(&found))
+        let is_own = |found: Arc<files::Certificate>| wanted.is(found.validity, now);
+        let is_of_level = |found: Arc<files::Certificate>| found.validity.is_at(now);
+        self.shown.of_name(domain).is_some_and(is_own) || self.shown.of_level(domain).is_some_and(is_of_level)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tells the file from all others, whatever their paths, for as long as it is open or runs: the name may go to another
 /// file meanwhile, and this does not.
@@ -23,14 +24,17 @@ pub fn own_executable() -> std::io::Result<String> {
 }
 
 /// Writes a file under a temporary name, syncs it, renames it and syncs the directory: it is whole or as it was, also after a
-/// power cut.
+/// power cut. Of several writers at the same time one is the last.
 ///
 /// # Errors
 /// It cannot be written; it is as it was.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = temporary_name(path);
-    write_synced(&temporary, content, mode)?;
-    fs_err::rename(&temporary, path)?;
+    let written = write_synced(&temporary, content, mode).and_then(|()| fs_err::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs_err::remove_file(&temporary);
+    }
+    written?;
     sync_parent(path)
 }
 
@@ -40,16 +44,18 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
 /// It cannot be written, or is there.
 pub fn create_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = temporary_name(path);
-    write_synced(&temporary, content, mode)?;
-    let linked = fs_err::hard_link(&temporary, path);
+    let linked = write_synced(&temporary, content, mode).and_then(|()| fs_err::hard_link(&temporary, path));
     let _ = fs_err::remove_file(&temporary);
     linked?;
     sync_parent(path)
 }
 
-fn temporary_name(path: &Path) -> std::path::PathBuf {
+/// A name that no other writer has, also of the same file.
+fn temporary_name(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(format!(".{}-{number}.tmp", std::process::id()));
     name.into()
 }
 
@@ -134,6 +140,33 @@ mod tests {
             1,
             "no temporary file is left"
         );
+    }
+
+    #[test]
+    fn writers_of_the_same_file_do_not_meet() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let texts: Vec<Vec<u8>> = (1..=8)
+            .map(|number: u8| vec![number; 50_000 * usize::from(number)])
+            .collect();
+        std::thread::scope(|threads| {
+            for text in &texts {
+                let write = || (0..20).try_for_each(|_| write_atomically(&path, text, 0o600));
+                threads.spawn(move || write().unwrap());
+            }
+        });
+        assert!(texts.contains(&fs_err::read(&path).unwrap()));
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_a_write_that_fails_nothing_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs_err::create_dir(&path).unwrap();
+        write_atomically(&path, b"text", 0o600).unwrap_err();
+        create_atomically(&path, b"text", 0o600).unwrap_err();
+        assert_eq!(fs_err::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::read::Body;
 use super::{Api, done};
+use crate::host_name::host_name;
 use crate::registry::{Refusal, Registry, Run};
 use crate::state::record::default_read_timeout;
 use crate::state::{
@@ -51,17 +52,23 @@ struct OpenAi {
     model: ModelRecord,
 }
 
-/// Does a change to its end, also when the server that asked for it goes away: what takes long is not begun twice.
+/// Answers a call that changes something.
 async fn changed<F>(api: &Arc<Api>, change: impl FnOnce(Arc<Registry>) -> F) -> Response
 where
     F: Future<Output = Result<(), Refusal>> + Send + 'static,
 {
-    let work = change(Arc::clone(&api.registry));
-    match task::uncancelled("change of what is registered", work).await {
-        Ok(Ok(())) => done(),
-        Ok(Err(refusal)) => refusal.into_response(),
-        Err(panicked) => Refusal::internal(panicked.to_string()).into_response(),
-    }
+    let changed = to_its_end(change(Arc::clone(&api.registry))).await;
+    changed.map_or_else(IntoResponse::into_response, |()| done())
+}
+
+/// Does a change to its end, also when the server that asked for it goes away: what takes long is not begun twice, and what is written
+/// is in effect.
+async fn to_its_end<F>(change: F) -> Result<(), Refusal>
+where
+    F: Future<Output = Result<(), Refusal>> + Send + 'static,
+{
+    let changed = task::uncancelled("change of what is registered", change).await;
+    changed.unwrap_or_else(|panicked| Err(Refusal::internal(panicked.to_string())))
 }
 
 pub(super) async fn configure(State(api): Shared, Body(acme): Body<AcmeSettings>) -> Response {
@@ -73,9 +80,10 @@ pub(super) async fn register_service(
     Path(project): Path<String>,
     Body(body): Body<RegisterService>,
 ) -> Response {
-    if let Err(refusal) = check_limits(&body.rate_limits) {
-        return refusal.into_response();
-    }
+    let domain = match checked(&body) {
+        Ok(domain) => domain,
+        Err(refusal) => return refusal.into_response(),
+    };
     changed(&api, |registry| async move {
         let (project, run) = (project.to_lowercase(), body.run_name.to_lowercase());
         let (key, created) = registry.new_key();
@@ -83,7 +91,7 @@ pub(super) async fn register_service(
             key,
             id: body.id,
             created,
-            domain: body.domain.to_lowercase(),
+            domain,
             https: body.https,
             auth: body.auth,
             client_max_body_size: body.client_max_body_size,
@@ -100,6 +108,12 @@ pub(super) async fn register_service(
             .await
     })
     .await
+}
+
+/// The host name of a service that can be registered.
+fn checked(service: &RegisterService) -> Result<String, Refusal> {
+    check_limits(&service.rate_limits)?;
+    host_name(&service.domain)
 }
 
 fn check_limits(limits: &[RateLimitRecord]) -> Result<(), Refusal> {
@@ -181,17 +195,28 @@ pub(super) async fn drain_replica(
     Body(body): Body<Drain>,
 ) -> Response {
     let (project, run) = (project.to_lowercase(), run.to_lowercase());
-    let names = Run::new(&project, &run);
-    let Some(replica) = api.registry.replica(names, &job).await else {
-        let refusal = format!("Replica {job} does not exist in service {names}, cannot unregister");
-        return Refusal::bad(refusal).into_response();
-    };
-    if let Err(refusal) = api.registry.unregister_replica(names, &job).await {
-        return refusal.into_response();
-    }
     let limit = Duration::from_secs(body.timeout.into());
+    match drain(&api.registry, [project, run, job], limit).await {
+        Ok(in_flight) => Json(json!({ "status": "ok", "in_flight": in_flight })).into_response(),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Takes the replica of a job away, and returns how many requests are under way there after that, waited for at most so long.
+async fn drain(
+    registry: &Arc<Registry>,
+    [project, run, job]: [String; 3],
+    limit: Duration,
+) -> Result<usize, Refusal> {
+    let names = Run::new(&project, &run);
+    let Some(replica) = registry.replica(names, &job).await else {
+        let refusal = format!("Replica {job} does not exist in service {names}, cannot unregister");
+        return Err(Refusal::bad(refusal));
+    };
+    let registry = Arc::clone(registry);
+    to_its_end(async move { registry.unregister_replica(Run::new(&project, &run), &job).await }).await?;
     let _ = tokio::time::timeout(limit, replica.idle()).await;
-    Json(json!({ "status": "ok", "in_flight": replica.in_flight() })).into_response()
+    Ok(replica.in_flight())
 }
 
 pub(super) async fn register_entrypoint(
@@ -199,7 +224,10 @@ pub(super) async fn register_entrypoint(
     Path(project): Path<String>,
     Body(mut entrypoint): Body<Entrypoint>,
 ) -> Response {
-    entrypoint.domain = entrypoint.domain.to_lowercase();
+    entrypoint.domain = match host_name(&entrypoint.domain) {
+        Ok(domain) => domain,
+        Err(refusal) => return refusal.into_response(),
+    };
     changed(&api, |registry| async move {
         registry
             .register_entrypoint(&project.to_lowercase(), entrypoint)
@@ -233,4 +261,69 @@ pub(super) async fn health(State(api): Shared) -> Response {
         "replicas_connected": connected,
     }))
     .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_ssh::keys::generate_ed25519;
+    use dstack_system::{Random, SystemClock};
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::registry::Parts;
+    use crate::state::store::Store;
+    use crate::state::{Project, State};
+    use crate::tls::{Certificates, TlsSettings};
+
+    const JOB: &str = "9d5ed678fe57bcca610140957afab571";
+
+    /// One service `web` with one replica, which cannot be reached.
+    fn state() -> State {
+        let replica = json!({"job_id": JOB, "app_port": 1, "ssh_host": "localhost", "ssh_port": 1});
+        let service = json!({
+            "key": uuid::Uuid::from_u128(1), "id": null, "created": 1, "domain": "web.example.com", "https": false, "auth": false,
+            "client_max_body_size": 0, "replicas": [replica]
+        });
+        let mut project = Project {
+            ssh_private_key: generate_ed25519(&Random::system(), "test").unwrap().private,
+            ..Project::default()
+        };
+        let service: ServiceRecord = serde_json::from_value(service).unwrap();
+        project.services.insert("web".to_owned(), Arc::new(service));
+        let mut state = State::default();
+        state.projects.insert("main".to_owned(), project);
+        state
+    }
+
+    async fn registry(dir: &std::path::Path) -> Arc<Registry> {
+        let tls = TlsSettings {
+            dir: dir.to_owned(),
+            certbot: dir.to_owned(),
+            authority: String::new(),
+            authority_root: None,
+        };
+        let clock: dstack_system::clock::SharedClock = Arc::new(SystemClock);
+        let parts = Parts {
+            store: Store::new(dir),
+            certificates: Arc::new(Certificates::new(tls, Arc::clone(&clock), Random::system())),
+            clock,
+            random: Random::system(),
+        };
+        Arc::new(Registry::start(state(), parts).await)
+    }
+
+    #[tokio::test]
+    async fn a_replica_whose_server_goes_away_meanwhile_is_taken_away_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = registry(dir.path()).await;
+        let mut changes = registry.changes();
+        let names = ["main", "web", JOB].map(str::to_owned);
+        let left = drain(&registry, names, Duration::from_secs(30)).now_or_never();
+        assert!(left.is_none(), "the state is being written");
+        let changed = tokio::time::timeout(Duration::from_secs(30), changes.changed()).await;
+        changed.expect("never").unwrap();
+        let state = registry.state().await;
+        assert!(state.service("main", "web").unwrap().replicas.is_empty());
+        assert_eq!(Store::new(dir.path()).load().unwrap(), Some(state));
+    }
 }

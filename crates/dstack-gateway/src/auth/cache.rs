@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dstack_system::Locked;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use super::{FRESH, PAUSE, STALE, Verdict};
@@ -22,8 +22,11 @@ pub(super) struct Cache(HashMap<Key, Arc<Slot>>);
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     known: Locked<Known>,
-    asking: Mutex<()>,
+    asking: Arc<Mutex<()>>,
 }
+
+/// Of one who asks for what others need as well.
+pub(super) type Turn = OwnedMutexGuard<()>;
 
 /// The last answer, and the last failure to get one.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,7 +53,7 @@ impl Known {
         })
     }
 
-    /// What holds while no server can be asked.
+    /// What holds while no server can be asked, or none has answered yet.
     pub(super) fn stale(&self, now: Instant) -> Verdict {
         match self.answer {
             Some((true, since)) if now < since + STALE => Verdict::Allowed,
@@ -77,8 +80,14 @@ impl Slot {
         *self.known.lock()
     }
 
-    pub(super) async fn asking(&self) -> MutexGuard<'_, ()> {
-        self.asking.lock().await
+    /// Waits until nobody asks.
+    pub(super) async fn asking(&self) -> Turn {
+        Arc::clone(&self.asking).lock_owned().await
+    }
+
+    /// A turn if nobody asks.
+    pub(super) fn asking_alone(&self) -> Option<Turn> {
+        Arc::clone(&self.asking).try_lock_owned().ok()
     }
 
     /// Keeps an answer, and returns it.

@@ -16,8 +16,9 @@ use tokio::time::{Instant, timeout};
 
 /// Time for one server to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// A socket that nobody has answered for so long is deleted: its server is gone.
+/// A socket that nobody has been behind for so long, and so often in a row, is deleted: its server is gone.
 const DEAD_AFTER: Duration = Duration::from_secs(120);
+const DEAD_AFTER_TRIES: u32 = 3;
 
 /// No server has answered; why, for people.
 #[derive(Debug)]
@@ -28,8 +29,16 @@ pub(super) struct AskError(pub(super) String);
 pub(super) struct Servers {
     dir: PathBuf,
     random: Random,
-    /// Since when nobody answers at a socket.
-    silent: Locked<HashMap<PathBuf, Instant>>,
+    troubled: Locked<HashMap<PathBuf, Trouble>>,
+}
+
+/// What is wrong with a socket.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    /// Nobody is behind it: since when, and how often that was seen.
+    Deserted { since: Instant, times: u32 },
+    /// The last question was not answered in time.
+    Silent,
 }
 
 impl Servers {
@@ -37,14 +46,14 @@ impl Servers {
         Self {
             dir,
             random,
-            silent: Locked::default(),
+            troubled: Locked::default(),
         }
     }
 
     /// What a server says to the question for a project by whoever has this token: one chosen at random, and if it cannot be
-    /// reached, another.
+    /// reached, another. Those that did not answer the last time come last.
     pub(super) async fn ask(&self, project: &str, token: &HeaderValue) -> Result<StatusCode, AskError> {
-        let mut sockets = self.sockets();
+        let sockets = self.in_order(self.sockets());
         if sockets.is_empty() {
             return Err(AskError(format!(
                 "no server is connected in {}",
@@ -52,9 +61,7 @@ impl Servers {
             )));
         }
         let mut problem = String::new();
-        while !sockets.is_empty() {
-            let place = self.random.below(sockets.len() as u64);
-            let socket = sockets.swap_remove(usize::try_from(place).unwrap_or(0));
+        for socket in sockets {
             match self.ask_one(&socket, project, token).await {
                 Ok(status) => return Ok(status),
                 Err(error) => problem = format!("{}: {error}", socket.display()),
@@ -71,37 +78,50 @@ impl Servers {
             .collect()
     }
 
+    /// In a random order, in which those that did not answer the last time come last.
+    fn in_order(&self, mut sockets: Vec<PathBuf>) -> Vec<PathBuf> {
+        let mut troubled = self.troubled.lock();
+        troubled.retain(|socket, _| sockets.contains(socket));
+        sockets.sort_by_cached_key(|socket| {
+            let is_silent = matches!(troubled.get(socket), Some(Trouble::Silent));
+            (is_silent, self.random.below(u64::MAX))
+        });
+        sockets
+    }
+
     async fn ask_one(&self, socket: &Path, project: &str, token: &HeaderValue) -> io::Result<StatusCode> {
-        let stream = match UnixStream::connect(socket).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                self.note_silence(socket);
-                return Err(error);
+        let stream = UnixStream::connect(socket).await.inspect_err(|error| {
+            if is_nobody(error.kind()) {
+                self.note_nobody(socket);
             }
-        };
-        match timeout(ANSWER_LIMIT, exchange(stream, project, token)).await {
-            Ok(Ok(status)) => {
-                self.silent.lock().remove(socket);
-                Ok(status)
+        })?;
+        let answered = timeout(ANSWER_LIMIT, exchange(stream, project, token)).await;
+        let mut troubled = self.troubled.lock();
+        match answered {
+            Ok(answered) => {
+                troubled.remove(socket);
+                answered
             }
-            // The far end of the socket is the tunnel of a server: it accepts, and closes when the server is gone.
-            Ok(Err(error)) => {
-                self.note_silence(socket);
-                Err(error)
+            Err(_) => {
+                troubled.insert(socket.to_owned(), Trouble::Silent);
+                Err(io::ErrorKind::TimedOut.into())
             }
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
-    /// Notes that nobody answers at a socket, and deletes it when that is so for long.
-    fn note_silence(&self, socket: &Path) {
+    /// Notes that nobody is behind a socket, and deletes it when that is so for long.
+    fn note_nobody(&self, socket: &Path) {
         let now = Instant::now();
-        let mut silent = self.silent.lock();
-        let since = *silent.entry(socket.to_owned()).or_insert(now);
-        if now < since + DEAD_AFTER {
+        let mut troubled = self.troubled.lock();
+        let (since, times) = match troubled.get(socket) {
+            Some(Trouble::Deserted { since, times }) => (*since, times.saturating_add(1)),
+            _ => (now, 1),
+        };
+        if now < since + DEAD_AFTER || times < DEAD_AFTER_TRIES {
+            troubled.insert(socket.to_owned(), Trouble::Deserted { since, times });
             return;
         }
-        silent.remove(socket);
+        troubled.remove(socket);
         match fs_err::remove_file(socket) {
             Ok(()) => {
                 tracing::info!(socket = %socket.display(), "the socket of a server that is gone is deleted");
@@ -109,6 +129,11 @@ impl Servers {
             Err(error) => tracing::debug!(%error, "the socket of a server is not deleted"),
         }
     }
+}
+
+/// Whether a connection fails so where nobody listens. A server that has no room for one more fails otherwise, and lives.
+fn is_nobody(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 async fn exchange(stream: UnixStream, project: &str, token: &HeaderValue) -> io::Result<StatusCode> {

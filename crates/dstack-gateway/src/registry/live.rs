@@ -12,13 +12,13 @@ use http::HeaderName;
 use uuid::Uuid;
 
 use crate::replicas::{Chain, Link, Reconnects};
-use crate::sites::{ModelsSite, ServiceSite, Site, Sites};
+use crate::sites::{ModelsSite, ServiceSite, Sites};
 use crate::state::{ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, State};
 
 /// After its replica is unregistered a link lives until the requests under way are answered, at most for so long.
 const DRAIN_LIMIT: Duration = Duration::from_secs(600);
 
-/// What runs.
+/// Links and sites of what is registered.
 #[derive(Debug)]
 pub(super) struct Live {
     services: HashMap<Uuid, LiveService>,
@@ -86,7 +86,7 @@ impl Live {
         })
     }
 
-    /// All replicas.
+    /// The replicas of all services.
     pub(super) fn replicas(&self) -> Vec<Arc<Replica>> {
         let all = self.services.values().flat_map(|service| &service.replicas);
         all.map(|replica| Arc::clone(&replica.replica)).collect()
@@ -131,19 +131,16 @@ impl Live {
     }
 
     fn sites(&self, state: &State) -> Sites {
-        let services = self.services.values().map(|service| {
-            let site = Site::Service(Arc::clone(&service.site));
-            (service.record.domain.clone(), site)
-        });
+        let services = self.services.values();
+        let services = services.map(|service| (service.record.domain.clone(), Arc::clone(&service.site)));
         let models = state.entrypoints().map(|(project, entrypoint)| {
             let site = ModelsSite {
                 project: project.to_owned(),
                 https: entrypoint.https,
             };
-            (entrypoint.domain.clone(), Site::Models(Arc::new(site)))
+            (entrypoint.domain.clone(), Arc::new(site))
         });
-        // An imported file may name a host twice: of the two, the service answers.
-        Sites::new(models.chain(services), self.routes.clone())
+        Sites::new(models, services.collect(), self.routes.clone())
     }
 
     async fn service(

@@ -39,23 +39,39 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The way to a replica of a project with this key. The first server on the way has a key of its own, the second may have.
+    /// The way to a replica of a project with this key. The first server on the way has a key of its own, the second may have. Blocks: a
+    /// key takes as long as a few handshakes when it is large.
     ///
     /// # Errors
     /// A key cannot be used.
-    pub async fn of(replica: &ReplicaRecord, project_key: &Secret) -> Result<Self, ChainError> {
+    pub fn read(replica: &ReplicaRecord, project_key: &Secret) -> Result<Self, ChainError> {
         let mut jumps = Vec::new();
         if let Some(hop) = &replica.ssh_head_proxy {
             let own = replica.ssh_head_proxy_private_key.as_ref();
-            jumps.push(jump(hop, own, project_key).await?);
+            jumps.push(jump(hop, own, project_key)?);
         }
         if let Some(hop) = &replica.ssh_proxy {
             let own = replica.ssh_proxy_private_key.as_ref();
-            jumps.push(jump(hop, own, project_key).await?);
+            jumps.push(jump(hop, own, project_key)?);
         }
         let (user, host) = destination(&replica.ssh_host);
-        let host = endpoint(host, replica.ssh_port, user, project_key).await?;
+        let host = endpoint(host, replica.ssh_port, user, project_key)?;
         Ok(Self { jumps, host })
+    }
+
+    /// As [`Self::read`], off the threads that serve.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn of(replica: &ReplicaRecord, project_key: &Secret) -> Result<Self, ChainError> {
+        let (replica, key) = (replica.clone(), project_key.clone());
+        task::blocking("ssh-keys", move || Self::read(&replica, &key)).await?
+    }
+
+    /// Host and port of the first server.
+    pub fn first_host(&self) -> String {
+        let first = self.jumps.first().unwrap_or(&self.host);
+        format!("{}:{}", first.host, first.port)
     }
 
     /// Connects and logs in at all of them.
@@ -67,19 +83,16 @@ impl Chain {
     }
 }
 
-async fn jump(hop: &SshHop, own: Option<&Secret>, project_key: &Secret) -> Result<Endpoint, ChainError> {
+fn jump(hop: &SshHop, own: Option<&Secret>, project_key: &Secret) -> Result<Endpoint, ChainError> {
     let key = own.unwrap_or(project_key);
-    endpoint(&hop.hostname, hop.port, &hop.username, key).await
+    endpoint(&hop.hostname, hop.port, &hop.username, key)
 }
 
-async fn endpoint(host: &str, port: u16, user: &str, key: &Secret) -> Result<Endpoint, ChainError> {
+fn endpoint(host: &str, port: u16, user: &str, key: &Secret) -> Result<Endpoint, ChainError> {
     if key.expose().trim().is_empty() {
         return Err(ChainError::NoKey(host.to_owned()));
     }
-    let text = key.clone();
-    // Takes as long as a few handshakes when the key is large.
-    let parsed = task::blocking("ssh-key", move || parse_private(text.expose())).await?;
-    let key = parsed.map_err(|source| ChainError::Key {
+    let key = parse_private(key.expose()).map_err(|source| ChainError::Key {
         host: host.to_owned(),
         source,
     })?;
@@ -143,8 +156,8 @@ mod tests {
         .collect()
     }
 
-    #[tokio::test]
-    async fn each_server_on_the_way_is_opened_by_its_key() {
+    #[test]
+    fn each_server_on_the_way_is_opened_by_its_key() {
         let (ours, head) = (key(), key());
         let record = ReplicaRecord {
             ssh_proxy: Some(hop("instance")),
@@ -152,7 +165,7 @@ mod tests {
             ssh_head_proxy_private_key: Some(head.clone()),
             ..replica()
         };
-        let chain = Chain::of(&record, &ours).await.unwrap();
+        let chain = Chain::read(&record, &ours).unwrap();
         let expected = [
             ("ubuntu@head:2222".to_owned(), false),
             ("ubuntu@instance:2222".to_owned(), true),
@@ -165,7 +178,7 @@ mod tests {
             ssh_host: "bare".to_owned(),
             ..replica()
         };
-        let chain = Chain::of(&record, &ours).await.unwrap();
+        let chain = Chain::read(&record, &ours).unwrap();
         let expected = [
             ("ubuntu@instance:2222".to_owned(), false),
             ("root@bare:10022".to_owned(), true),
@@ -173,11 +186,11 @@ mod tests {
         assert_eq!(hops(&chain, &ours), expected);
     }
 
-    #[tokio::test]
-    async fn keys_that_cannot_be_used_are_told() {
-        let error = Chain::of(&replica(), &Secret::new("nonsense")).await.unwrap_err();
+    #[test]
+    fn keys_that_cannot_be_used_are_told() {
+        let error = Chain::read(&replica(), &Secret::new("nonsense")).unwrap_err();
         assert!(matches!(error, ChainError::Key { .. }), "{error:?}");
-        let error = Chain::of(&replica(), &Secret::default()).await.unwrap_err();
+        let error = Chain::read(&replica(), &Secret::default()).unwrap_err();
         assert!(matches!(error, ChainError::NoKey(_)), "{error:?}");
     }
 }

@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use dstack_agent_api::http::{Connector, Wire};
 use dstack_ssh::{ConnectOptions, Connection, Refusal, SshError};
 use dstack_system::{Random, chain, task};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::chain::Chain;
+use crate::registry::turns::Turns;
 
 /// Time to open a connection, all servers on the way together.
 pub const OPEN_LIMIT: Duration = Duration::from_secs(15);
@@ -25,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A connection that has lived for so long was a good one.
 const LONG_LIFE: Duration = Duration::from_secs(30);
-/// So many links are opened anew at the same time.
+/// So many links to the same host are opened at the same time: its SSH server refuses more. One that is not reached holds up no other.
 const MOST_AT_ONCE: usize = 8;
 /// As the replica's host sees itself.
 const LOOPBACK: &str = "localhost";
@@ -33,7 +34,8 @@ const LOOPBACK: &str = "localhost";
 /// What the reconnections of all links share.
 #[derive(Debug, Clone)]
 pub struct Reconnects {
-    turns: Arc<Semaphore>,
+    /// By host.
+    turns: Arc<Turns>,
     random: Random,
 }
 
@@ -41,7 +43,7 @@ impl Reconnects {
     /// Pauses vary by these random numbers.
     pub fn new(random: Random) -> Self {
         Self {
-            turns: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            turns: Arc::new(Turns::at_a_time(MOST_AT_ONCE)),
             random,
         }
     }
@@ -194,7 +196,7 @@ impl Keeper {
     }
 
     async fn try_once(&self) -> Result<Connection, String> {
-        let turn = self.reconnects.turns.acquire().await;
+        let turn = self.reconnects.turns.take(&self.chain.first_host()).await;
         let opened = open(&self.chain).await;
         drop(turn);
         opened

@@ -1,21 +1,27 @@
 //! HTTP on one connection.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_proxy::{BoxError, ProxyBody};
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::idle::Requests;
 use super::{Front, Peer};
 
 /// Time for the head of a request, and between two requests.
 const HEAD_LIMIT: Duration = Duration::from_secs(60);
+/// As long as clients whose first request has not come have for it when the gateway stops.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the head of a request.
 const MAX_HEAD: usize = 64 * 1024;
 /// Requests at a time on one connection of HTTP/2.
@@ -31,7 +37,7 @@ pub(super) enum Protocol {
     Http2,
 }
 
-/// Answers the requests of a connection; when the gateway stops, only those that are under way.
+/// Answers the requests of a connection; when the gateway stops, only those that are under way, and the first.
 pub(super) async fn serve<S>(
     front: Arc<Front>,
     stream: S,
@@ -41,26 +47,54 @@ pub(super) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: http::Request<Incoming>| {
+    let answer = move |request| {
         let front = Arc::clone(&front);
-        async move {
-            let request = request.map(of_client);
-            Ok::<_, std::convert::Infallible>(front.answer(peer, request).await)
-        }
+        async move { front.answer(peer, request).await }
+    };
+    if let Err(error) = speak(stream, protocol, stopping, answer).await {
+        tracing::debug!(error, peer = %peer.address, "a connection broke");
+    }
+}
+
+/// Speaks HTTP on a connection until it is closed: by the client, or because there are no requests for [`HEAD_LIMIT`], or at the end of
+/// the gateway.
+async fn speak<S, F>(
+    stream: S,
+    protocol: Protocol,
+    stopping: CancellationToken,
+    answer: impl Fn(Request<ProxyBody>) -> F + Clone + Send + 'static,
+) -> Result<(), BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Future<Output = Response<ProxyBody>> + Send + 'static,
+{
+    let requests = Requests::new();
+    let counted = requests.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let under_way = counted.begin();
+        let answered = answer(request.map(of_client));
+        async move { Ok::<_, Infallible>(under_way.until_sent(answered.await)) }
     });
     let builder = builder(protocol);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopping.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, peer = %peer.address, "a connection broke");
+    tokio::select! {
+        ended = connection.as_mut() => return ended,
+        () = stopped(&stopping, &requests) => {}
+        () = requests.idle(HEAD_LIMIT) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        ended = connection => ended,
+        // A client that does not notice.
+        () = requests.idle(HEAD_LIMIT) => Ok(()),
+    }
+}
+
+/// Waits until the gateway stops. A client that is connected then, and has not asked yet, does so now.
+async fn stopped(stopping: &CancellationToken, requests: &Requests) {
+    stopping.cancelled().await;
+    let _ = timeout(LAST_PATIENCE, requests.begun()).await;
 }
 
 /// What a client sends, as what is passed on.
@@ -86,5 +120,102 @@ fn builder(protocol: Protocol) -> Builder<TokioExecutor> {
     match protocol {
         Protocol::Http1 => builder.http1_only(),
         Protocol::Http2 => builder.http2_only(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_proxy::{body, refusal};
+    use dstack_system::task;
+    use http::StatusCode;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    type Client = hyper::client::conn::http2::SendRequest<http_body_util::Empty<bytes::Bytes>>;
+
+    /// A client of HTTP/2, and when its connection is closed.
+    async fn client(stream: DuplexStream) -> (Client, oneshot::Receiver<Instant>) {
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (sender, connection) = handshake.await.unwrap();
+        let (closed, is_closed) = oneshot::channel();
+        task::spawn("client", async move {
+            let _ = connection.await;
+            let _ = closed.send(Instant::now());
+        });
+        (sender, is_closed)
+    }
+
+    async fn ask(client: &mut Client) -> Response<Incoming> {
+        let request = Request::get("http://localhost/").body(http_body_util::Empty::new());
+        client.send_request(request.unwrap()).await.unwrap()
+    }
+
+    /// The other end of a connection on which this is answered.
+    fn spoken<F>(
+        protocol: Protocol,
+        stopping: CancellationToken,
+        answer: impl Fn(Request<ProxyBody>) -> F + Clone + Send + 'static,
+    ) -> (DuplexStream, JoinHandle<Option<()>>)
+    where
+        F: Future<Output = Response<ProxyBody>> + Send + 'static,
+    {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let speaking = task::spawn("connection", async move {
+            let _ = speak(ours, protocol, stopping, answer).await;
+        });
+        (theirs, speaking)
+    }
+
+    async fn nothing(_: Request<ProxyBody>) -> Response<ProxyBody> {
+        refusal(StatusCode::NOT_FOUND, "none")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_connected_when_the_gateway_stops_has_a_second_to_ask() {
+        let stopping = CancellationToken::new();
+        stopping.cancel();
+        let (mut stream, speaking) = spoken(Protocol::Http1, stopping.clone(), nothing);
+        sleep(LAST_PATIENCE / 2).await;
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+        speaking.await.unwrap();
+        let asked = Instant::now();
+        let (_stream, speaking) = spoken(Protocol::Http1, stopping, nothing);
+        speaking.await.unwrap();
+        assert_eq!(asked.elapsed().as_secs(), LAST_PATIENCE.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_http2_without_requests_is_closed_after_a_minute() {
+        let (stream, speaking) = spoken(Protocol::Http2, CancellationToken::new(), nothing);
+        let (mut client, is_closed) = client(stream).await;
+        sleep(HEAD_LIMIT / 2).await;
+        let asked = Instant::now();
+        assert_eq!(ask(&mut client).await.status(), 404);
+        let closed = is_closed.await.unwrap();
+        assert_eq!((closed - asked).as_secs(), HEAD_LIMIT.as_secs());
+        speaking.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_of_http2_may_take_longer() {
+        let (stream, _speaking) = spoken(Protocol::Http2, CancellationToken::new(), |_| async {
+            sleep(HEAD_LIMIT * 3).await;
+            Response::new(body::full("late"))
+        });
+        let (mut client, _is_closed) = client(stream).await;
+        let answer = ask(&mut client).await;
+        sleep(HEAD_LIMIT * 3).await;
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "late");
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use dstack_proxy::Scheme;
 use dstack_system::task;
-use futures_util::FutureExt as _;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,6 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::connection::{self, Protocol};
+use super::placed::Placed;
 use super::{Front, Peer};
 
 /// Time to agree on keys.
@@ -25,8 +25,6 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
-/// As long as the last clients have to ask.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// What HTTP/2 is called when keys are agreed on.
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 /// And HTTP/1.1.
@@ -38,6 +36,7 @@ pub struct Listening {
     front: Arc<Front>,
     places: Arc<Semaphore>,
     stopping: CancellationToken,
+    listeners: TaskTracker,
     connections: TaskTracker,
 }
 
@@ -48,6 +47,7 @@ impl Listening {
             front,
             places: Arc::new(Semaphore::new(most)),
             stopping: CancellationToken::new(),
+            listeners: TaskTracker::new(),
             connections: TaskTracker::new(),
         }
     }
@@ -56,14 +56,19 @@ impl Listening {
     pub fn listen(&self, listener: TcpListener, tls: Option<Arc<ServerConfig>>) {
         let this = self.clone();
         let acceptor = tls.map(TlsAcceptor::from);
-        task::spawn("listener", async move {
+        let listening = async move {
             let stopping = this.stopping.clone();
             tokio::select! {
+                // First: those that are accepted from then on are the last.
+                biased;
                 () = stopping.cancelled() => {}
                 () = this.accept(&listener, &acceptor) => {}
             }
-            this.accept_last(&listener, &acceptor);
-        });
+            if let Err(error) = this.accept_last(listener, &acceptor) {
+                tracing::warn!(%error, "the last connections were not accepted");
+            }
+        };
+        task::spawn("listener", self.listeners.track_future(listening));
     }
 
     async fn accept(&self, listener: &TcpListener, acceptor: &Option<TlsAcceptor>) {
@@ -72,43 +77,37 @@ impl Listening {
                 return;
             };
             let accepted = accepted(listener).await;
-            let stopping = self.stopping.clone();
-            self.begin(accepted, acceptor.clone(), stopping, Some(place));
+            self.begin(accepted, acceptor.clone(), Some(place));
         }
     }
 
-    /// Those that have been connected by the system already get one answer.
-    fn accept_last(&self, listener: &TcpListener, acceptor: &Option<TlsAcceptor>) {
-        let stopping = CancellationToken::new();
-        while let Some(Ok(accepted)) = listener.accept().now_or_never() {
-            self.begin(accepted, acceptor.clone(), stopping.clone(), None);
+    /// Those that have been connected by the system already get one answer. Accepted by the system's own call: whether there are any
+    /// may not have been heard of yet.
+    fn accept_last(&self, listener: TcpListener, acceptor: &Option<TlsAcceptor>) -> io::Result<()> {
+        let listener = listener.into_std()?;
+        while let Ok((stream, address)) = listener.accept() {
+            stream.set_nonblocking(true)?;
+            self.begin((TcpStream::from_std(stream)?, address), acceptor.clone(), None);
         }
-        task::spawn("last connections", async move {
-            sleep(LAST_PATIENCE).await;
-            stopping.cancel();
-        });
+        Ok(())
     }
 
     fn begin(
         &self,
         (stream, address): (TcpStream, SocketAddr),
         acceptor: Option<TlsAcceptor>,
-        stopping: CancellationToken,
         place: Option<OwnedSemaphorePermit>,
     ) {
-        let this = Self {
-            stopping,
-            ..self.clone()
+        let _ = stream.set_nodelay(true);
+        let stream = Placed {
+            stream,
+            _place: place,
         };
-        let serving = self.connections.track_future(async move {
-            this.serve(stream, address, acceptor).await;
-            drop(place);
-        });
-        task::spawn("connection", serving);
+        let serving = self.clone().serve(stream, address, acceptor);
+        task::spawn("connection", self.connections.track_future(serving));
     }
 
-    async fn serve(self, stream: TcpStream, address: SocketAddr, acceptor: Option<TlsAcceptor>) {
-        let _ = stream.set_nodelay(true);
+    async fn serve(self, stream: Placed, address: SocketAddr, acceptor: Option<TlsAcceptor>) {
         let peer = |scheme| Peer {
             address: address.ip(),
             scheme,
@@ -135,8 +134,14 @@ impl Listening {
     /// Accepts no more, and waits for the requests under way, at most for so long.
     pub async fn stop(&self, limit: Duration) {
         self.stopping.cancel();
+        self.listeners.close();
         self.connections.close();
-        let _ = timeout(limit, self.connections.wait()).await;
+        let ended = async {
+            // What they accept at last is counted as well.
+            self.listeners.wait().await;
+            self.connections.wait().await;
+        };
+        let _ = timeout(limit, ended).await;
     }
 }
 

@@ -35,7 +35,7 @@ impl Front {
         head::to_http1(&mut head);
         match site {
             Site::Service(site) => service::answer(self, peer, &site, Request::from_parts(head, body)).await,
-            Site::Models(site) => self.of_models(&site, Request::from_parts(head, body)).await,
+            Site::Models(site) => self.of_models(peer, &site, Request::from_parts(head, body)).await,
         }
     }
 
@@ -74,12 +74,19 @@ impl Front {
         peer.scheme == Scheme::Https || (self.trusts(peer.address.to_canonical()) && says_so())
     }
 
-    async fn of_models(&self, site: &Arc<ModelsSite>, request: Request<ProxyBody>) -> Response<ProxyBody> {
+    async fn of_models(
+        &self,
+        peer: Peer,
+        site: &Arc<ModelsSite>,
+        request: Request<ProxyBody>,
+    ) -> Response<ProxyBody> {
         if request.method() == Method::OPTIONS {
             return origin::preflight();
         }
         let path = request.uri().path().to_owned();
-        let mut response = self.models.answer(&site.project, &path, request).await;
+        let address = self.address(peer, request.headers());
+        let answered = self.models.answer(address, &site.project, &path, request);
+        let mut response = answered.await;
         origin::allow_any(response.headers_mut());
         response
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use dstack_proxy::{Client, Paths, ProxyBody, refusal};
+use dstack_proxy::{Paths, ProxyBody, refusal};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
-use tokio::time::Instant;
 
-use super::{Front, Peer, head, origin, path};
+use super::{Front, Peer, origin, path};
 use crate::bounded::{TooLong, bounded};
+use crate::refusals::{too_long, too_many};
 use crate::sites::ServiceSite;
 
 /// The answer of a service.
@@ -39,8 +39,8 @@ async fn checked(
     let client = front.client(peer);
     let (mut head, body) = request.into_parts();
     let path = path::normal(head.uri.path());
-    if !is_admitted(front, site, client, &path, &head) {
-        return refusal(StatusCode::TOO_MANY_REQUESTS, "Too Many Requests");
+    if !site.admits(&path, front.address(peer, &head.headers), &head.headers) {
+        return too_many();
     }
     if site.service.auth {
         let verdict = front.auth.check(&site.service.project, &head.headers).await;
@@ -50,8 +50,7 @@ async fn checked(
         // The token let its bearer in here, and is nobody else's affair.
         head.headers.remove(AUTHORIZATION);
     }
-    let limit = site.max_body.unwrap_or(u64::MAX);
-    if announced(&head).is_some_and(|length| length > limit) {
+    if announced(&head).is_some_and(|length| site.is_too_long(length)) {
         return too_long();
     }
     if site.service.paths == Paths::OfRouter && !path::is_of_router(&path) {
@@ -75,22 +74,7 @@ async fn checked(
     }
 }
 
-/// Whether the client has not asked too often.
-fn is_admitted(front: &Front, site: &ServiceSite, client: Client, path: &str, head: &Parts) -> bool {
-    let asks = || head::forwarded_for(&head.headers, |address| front.trusts(address));
-    let address = match client.trusted {
-        true => asks().unwrap_or(client.address),
-        false => client.address,
-    };
-    let mut limits = site.limits.lock();
-    limits.admit(path, address, &head.headers, Instant::now())
-}
-
 /// As long as the body is said to be.
 fn announced(head: &Parts) -> Option<u64> {
     head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-fn too_long() -> Response<ProxyBody> {
-    refusal(StatusCode::PAYLOAD_TOO_LARGE, "Payload Too Large")
 }

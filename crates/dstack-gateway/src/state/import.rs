@@ -6,13 +6,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use dstack_system::{Random, Secret};
+use dstack_system::{Random, Secret, chain};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::record::default_read_timeout;
 use super::{AcmeSettings, Entrypoint, ModelFormat, ModelRecord, Project, RateLimitRecord, ReplicaRecord};
 use super::{ServiceRecord, SshHop, State};
+use crate::replicas::Chain;
 
 /// Why nothing is taken over.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +166,9 @@ impl Importer<'_> {
                 let what = || format!("service {project}/{run}");
                 if let Some(service) = read::<OldService>(service, what, left_out) {
                     let model = models.iter().find(|model| model.run_name == run);
-                    let service = self.service(service, model, &what(), left_out);
+                    let key = &of_project.ssh_private_key;
+                    let replicas = replicas(&service.replicas, key, &what(), left_out);
+                    let service = self.service(service, model, replicas);
                     of_project.services.insert(run, Arc::new(service));
                 }
             }
@@ -186,12 +189,10 @@ impl Importer<'_> {
         &self,
         old: OldService,
         model: Option<&OldModel>,
-        what: &str,
-        left_out: &mut Vec<String>,
+        replicas: Vec<ReplicaRecord>,
     ) -> ServiceRecord {
         let created = model.and_then(|model| model.created_at.as_ref()?.parse::<jiff::Timestamp>().ok());
         let created = created.map(jiff::Timestamp::as_second);
-        let read_replica = |replica| read::<OldReplica>(replica, || format!("a replica of {what}"), left_out);
         ServiceRecord {
             key: self.random.uuid(),
             id: old.id,
@@ -208,14 +209,25 @@ impl Importer<'_> {
                 name: model.name.clone(),
                 format: model.format_spec.clone(),
             }),
-            replicas: old
-                .replicas
-                .into_iter()
-                .filter_map(read_replica)
-                .map(replica)
-                .collect(),
+            replicas,
         }
     }
+}
+
+/// Those that a key opens: a server registers the others anew.
+fn replicas(old: &[Value], key: &Secret, what: &str, left_out: &mut Vec<String>) -> Vec<ReplicaRecord> {
+    let mut replicas = Vec::new();
+    for old in old {
+        let what = || format!("a replica of {what}");
+        let Some(replica) = read::<OldReplica>(old.clone(), what, left_out).map(replica) else {
+            continue;
+        };
+        match Chain::read(&replica, key) {
+            Ok(_) => replicas.push(replica),
+            Err(error) => left_out.push(format!("{}: {}", what(), chain(&error))),
+        }
+    }
+    replicas
 }
 
 fn replica(old: OldReplica) -> ReplicaRecord {
@@ -262,6 +274,7 @@ fn read<T: serde::de::DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use dstack_ssh::keys::generate_ed25519;
     use serde_json::json;
 
     use super::super::RateKey;
@@ -272,6 +285,11 @@ mod tests {
         let path = dir.path().join("state-v2.json");
         fs_err::write(&path, old.to_string()).unwrap();
         import(&path, 99, &Random::seeded(1)).unwrap()
+    }
+
+    fn key() -> String {
+        let key = generate_ed25519(&Random::seeded(1), "test").unwrap();
+        key.private.expose().to_owned()
     }
 
     fn old() -> Value {
@@ -293,7 +311,7 @@ mod tests {
                 "format_spec": {"format": "openai", "prefix": "/v1"}
             }}},
             "entrypoints": {"Main": {"project_name": "Main", "domain": "gateway.example.com", "https": false}},
-            "projects": {"Main": {"name": "Main", "ssh_private_key": "KEY"}},
+            "projects": {"Main": {"name": "Main", "ssh_private_key": key()}},
             "config": {"acme_settings": {"server": "https://ca/dir", "eab_kid": null, "eab_hmac_key": null}}
         })
     }
@@ -302,7 +320,7 @@ mod tests {
     fn what_is_registered_there_is_registered_here() {
         let imported = taken_over(&old());
         let project = &imported.state.projects["main"];
-        assert_eq!(project.ssh_private_key.expose(), "KEY");
+        assert_eq!(project.ssh_private_key.expose(), key());
         let entrypoint = project.entrypoint.as_ref().unwrap();
         assert_eq!(
             (
@@ -339,6 +357,20 @@ mod tests {
         assert_eq!(imported.left_out.len(), 2, "{:?}", imported.left_out);
         assert!(imported.left_out[0].contains("main/llm") || imported.left_out[0].contains("main/broken"));
         assert!(imported.state.service("main", "broken").is_none());
+    }
+
+    #[test]
+    fn replicas_that_no_key_opens_are_left_out_and_told() {
+        for key in ["", "nonsense"] {
+            let mut old = old();
+            old["projects"]["Main"]["ssh_private_key"] = json!(key);
+            let imported = taken_over(&old);
+            let service = imported.state.service("main", "llm").unwrap();
+            assert_eq!(service.replicas, []);
+            let told = imported.left_out.iter();
+            let told = told.filter(|text| text.starts_with("a replica of service main/llm: "));
+            assert_eq!(told.count(), 2, "{:?}", imported.left_out);
+        }
     }
 
     #[test]

@@ -170,13 +170,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
         store.save(&state("a")).unwrap();
-        // The name under which the next one is written is taken by something that cannot be written to.
-        let temporary = dir.path().join(format!("state.json.{}.tmp", std::process::id()));
-        fs_err::create_dir(&temporary).unwrap();
+        let away = dir.path().with_extension("away");
+        fs_err::rename(dir.path(), &away).unwrap();
         assert!(matches!(store.save(&state("b")), Err(StoreError::Write(_))));
-        fs_err::remove_dir(&temporary).unwrap();
+        fs_err::rename(&away, dir.path()).unwrap();
         // As a kill in the middle of a write leaves it.
-        fs_err::write(&temporary, r#"{"version": 1, "proj"#).unwrap();
+        fs_err::write(dir.path().join("state.json.1-0.tmp"), r#"{"version": 1, "proj"#).unwrap();
         assert_eq!(store.load().unwrap(), Some(state("a")));
         store.save(&state("b")).unwrap();
         assert_eq!(store.load().unwrap(), Some(state("b")));

@@ -1,20 +1,24 @@
 //! Who orders certificates: one account for each authority, kept on the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
-use dstack_system::{file, task};
+use dstack_system::{Locked, file, task};
 use instant_acme::{Account, AccountBuilder, AccountCredentials, ExternalAccountKey, NewAccount};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::order::OrderError;
+use crate::registry::turns::Turns;
 use crate::state::AcmeSettings;
 
 /// It holds a key.
 const MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
+/// Time for the authority to answer one call. Those who wait for a certificate are told before that it takes too long.
+pub(super) const CALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Accounts at certificate authorities.
 #[derive(Debug)]
@@ -23,7 +27,9 @@ pub(super) struct Authority {
     default: String,
     root: Option<PathBuf>,
     /// The account that was used last, with what it belongs to.
-    last: Mutex<Option<Kept>>,
+    last: Locked<Option<Kept>>,
+    /// Of those who need the same account, one asks for it.
+    turns: Turns,
 }
 
 struct Kept {
@@ -54,7 +60,8 @@ impl Authority {
             accounts,
             default,
             root,
-            last: Mutex::default(),
+            last: Locked::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -62,35 +69,40 @@ impl Authority {
     pub(super) async fn account(&self, acme: &AcmeSettings) -> Result<Account, OrderError> {
         let url = self.url(acme);
         let name = name(url, acme.eab_kid.as_deref());
-        let mut last = self.last.lock().await;
-        if let Some(kept) = last.as_ref().filter(|kept| kept.name == name) {
-            return Ok(kept.account.clone());
+        let _turn = self.turns.take(&name).await;
+        if let Some(account) = self.last(&name) {
+            return Ok(account);
         }
         let path = self.path(&name);
         let account = match fs_err::read(&path).ok().map(|text| serde_json::from_slice(&text)) {
-            Some(Ok(credentials)) => self.builder()?.from_credentials(credentials).await?,
+            Some(Ok(credentials)) => in_time(self.builder()?.from_credentials(credentials)).await?,
             _ => self.create(url, acme, &path).await?,
         };
-        *last = Some(Kept {
+        *self.last.lock() = Some(Kept {
             name,
             account: account.clone(),
         });
         Ok(account)
     }
 
+    fn last(&self, name: &str) -> Option<Account> {
+        let last = self.last.lock();
+        let kept = last.as_ref().filter(|kept| kept.name == name);
+        kept.map(|kept| kept.account.clone())
+    }
+
     /// Its directory is read anew at the next order.
-    pub(super) async fn forget(&self) {
-        *self.last.lock().await = None;
+    pub(super) fn forget(&self) {
+        *self.last.lock() = None;
     }
 
     /// The authority knows the account of these settings no more: another one is made at the next order.
-    pub(super) async fn discard(&self, acme: &AcmeSettings) {
+    pub(super) fn discard(&self, acme: &AcmeSettings) {
         let path = self.path(&name(self.url(acme), acme.eab_kid.as_deref()));
-        let mut last = self.last.lock().await;
         if let Err(error) = fs_err::remove_file(path) {
             tracing::warn!(%error, "an account that the authority does not know stays");
         }
-        *last = None;
+        self.forget();
     }
 
     fn url<'a>(&'a self, acme: &'a AcmeSettings) -> &'a str {
@@ -101,27 +113,20 @@ impl Authority {
         self.accounts.join(format!("{name}.json"))
     }
 
-    async fn create(
-        &self,
-        url: &str,
-        acme: &AcmeSettings,
-        path: &std::path::Path,
-    ) -> Result<Account, OrderError> {
+    async fn create(&self, url: &str, acme: &AcmeSettings, path: &Path) -> Result<Account, OrderError> {
         let external = external(acme).map_err(OrderError::Settings)?;
         let new = NewAccount {
             contact: &[],
             terms_of_service_agreed: true,
             only_return_existing: false,
         };
-        let (account, credentials) = self
-            .builder()?
-            .create(&new, url.to_owned(), external.as_ref())
-            .await?;
+        let created = self.builder()?.create(&new, url.to_owned(), external.as_ref());
+        let (account, credentials) = in_time(created).await?;
         self.save(path, credentials).await?;
         Ok(account)
     }
 
-    async fn save(&self, path: &std::path::Path, credentials: AccountCredentials) -> Result<(), OrderError> {
+    async fn save(&self, path: &Path, credentials: AccountCredentials) -> Result<(), OrderError> {
         let text = serde_json::to_vec(&credentials).map_err(std::io::Error::from)?;
         let (dir, path) = (self.accounts.clone(), path.to_owned());
         let saved = task::blocking("account of an authority", move || {
@@ -136,6 +141,19 @@ impl Authority {
             Some(root) => Account::builder_with_root(root)?,
             None => Account::builder()?,
         })
+    }
+}
+
+/// The answer of an authority to one call.
+///
+/// # Errors
+/// It refuses, or does not answer within [`CALL_LIMIT`].
+pub(super) async fn in_time<T>(
+    call: impl Future<Output = Result<T, instant_acme::Error>>,
+) -> Result<T, OrderError> {
+    match timeout(CALL_LIMIT, call).await {
+        Ok(answered) => Ok(answered?),
+        Err(_) => Err(OrderError::Silent(CALL_LIMIT)),
     }
 }
 

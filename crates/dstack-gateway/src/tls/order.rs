@@ -9,7 +9,9 @@ use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Identifier, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use tokio::time::timeout;
 
+use super::account::{CALL_LIMIT, in_time};
 use super::challenges::{Challenges, Offered};
 use super::files::UnusableError;
 
@@ -17,13 +19,18 @@ use super::files::UnusableError;
 const POLLING: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(250))
     .backoff(1.5)
-    .timeout(Duration::from_secs(90));
+    .timeout(POLLING_LIMIT);
+const POLLING_LIMIT: Duration = Duration::from_secs(90);
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
     #[error("the certificate authority has given none")]
     Authority(#[from] instant_acme::Error),
+    #[error("the certificate authority has not answered within {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("{0}")]
+    JustFailed(String),
     #[error("{0}")]
     Settings(String),
     #[error("the certificate authority offers no way by HTTP (http-01)")]
@@ -58,15 +65,15 @@ pub(super) async fn order(
     challenges: &Arc<Challenges>,
 ) -> Result<Secret, OrderError> {
     let identifiers = [Identifier::Dns(domain.to_owned())];
-    let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
+    let mut order = in_time(account.new_order(&NewOrder::new(&identifiers))).await?;
     let offered = authorize(&mut order, challenges).await?;
-    if order.poll_ready(&POLLING).await? != OrderStatus::Ready {
+    if polled(order.poll_ready(&POLLING)).await? != OrderStatus::Ready {
         return Err(invalid(&mut order, domain).await);
     }
     drop(offered);
     let (request, key) = signing_request(domain).await?;
-    order.finalize_csr(&request).await?;
-    let chain = order.poll_certificate(&POLLING).await?;
+    in_time(order.finalize_csr(&request)).await?;
+    let chain = polled(order.poll_certificate(&POLLING)).await?;
     Ok(Secret::new(format!("{chain}\n{}", key.expose())))
 }
 
@@ -74,8 +81,7 @@ pub(super) async fn order(
 async fn authorize(order: &mut Order, challenges: &Arc<Challenges>) -> Result<Vec<Offered>, OrderError> {
     let mut offered = Vec::new();
     let mut authorizations = order.authorizations();
-    while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization?;
+    while let Some(mut authorization) = in_time(next(authorizations.next())).await? {
         if authorization.status == AuthorizationStatus::Valid {
             continue;
         }
@@ -83,15 +89,28 @@ async fn authorize(order: &mut Order, challenges: &Arc<Challenges>) -> Result<Ve
         let mut challenge = challenge.ok_or(OrderError::NoChallenge)?;
         let answer = challenge.key_authorization();
         offered.push(challenges.offer(&challenge.token, answer.as_str()));
-        challenge.set_ready().await?;
+        in_time(challenge.set_ready()).await?;
     }
     Ok(offered)
+}
+
+/// One of several, or none any more, or why it is not known.
+async fn next<T, E>(next: impl Future<Output = Option<Result<T, E>>>) -> Result<Option<T>, E> {
+    next.await.transpose()
+}
+
+/// What is asked for again and again, of which the last time may be a call that is not answered.
+async fn polled<T>(calls: impl Future<Output = Result<T, instant_acme::Error>>) -> Result<T, OrderError> {
+    match timeout(POLLING_LIMIT + CALL_LIMIT, calls).await {
+        Ok(answered) => Ok(answered?),
+        Err(_) => Err(OrderError::Silent(POLLING_LIMIT + CALL_LIMIT)),
+    }
 }
 
 /// What the authority has found.
 async fn invalid(order: &mut Order, domain: &str) -> OrderError {
     let mut authorizations = order.authorizations();
-    while let Some(Ok(authorization)) = authorizations.next().await {
+    while let Ok(Some(authorization)) = in_time(next(authorizations.next())).await {
         for challenge in &authorization.challenges {
             if let Some(problem) = &challenge.error {
                 return OrderError::Authority(instant_acme::Error::Api(problem.clone()));

@@ -25,12 +25,12 @@ const ORDER_LIMIT: Duration = Duration::from_secs(300);
 const MOST_AT_ONCE: usize = 4;
 
 /// What failed, how often in a row, and when it is tried again.
-type Failures = HashMap<String, (u32, Time)>;
+type Attempts = HashMap<String, (u32, Time)>;
 
 /// Renews the certificates of all registered host names when a third of their time is left, and orders those that are missing.
 pub async fn keep_renewed(certificates: Arc<Certificates>, registry: Arc<Registry>) {
     let mut changes = registry.changes();
-    let mut failures = Failures::new();
+    let mut failures = Attempts::new();
     loop {
         changes.mark_unchanged();
         let domains = registry.state().await;
@@ -45,7 +45,7 @@ pub async fn keep_renewed(certificates: Arc<Certificates>, registry: Arc<Registr
         let renewals = stream::iter(due).map(|domain| certificates.renewed(domain));
         let renewed: Vec<_> = renewals.buffer_unordered(MOST_AT_ONCE).collect().await;
         for (domain, problem) in renewed {
-            certificates.note(domain, problem, &mut failures).await;
+            certificates.note(domain, problem, &mut failures);
         }
         let next = domains
             .iter()
@@ -63,10 +63,17 @@ async fn wait(certificates: &Certificates, next: Option<Time>, changes: &mut wat
 
 impl Certificates {
     /// When a certificate is to be looked at; `None`: not before something changes.
-    fn due(&self, domain: &str, failures: &Failures) -> Option<Time> {
+    fn due(&self, domain: &str, failures: &Attempts) -> Option<Time> {
         match failures.get(domain) {
             Some((_, again)) => Some(*again),
-            None => Some(self.shown.find(domain)?.validity.renewal()),
+            None => {
+                let own = self.shown.of_name(domain).map(|own| own.validity.renewal());
+                let of_level = self
+                    .shown
+                    .of_level(domain)
+                    .map(|of_level| of_level.validity.until);
+                own.max(of_level)
+            }
         }
     }
 
@@ -93,7 +100,7 @@ impl Certificates {
     }
 
     /// Remembers when what failed is tried again.
-    async fn note(&self, domain: String, problem: Option<String>, failures: &mut Failures) {
+    fn note(&self, domain: String, problem: Option<String>, failures: &mut Attempts) {
         let Some(problem) = problem else {
             failures.remove(&domain);
             return;
@@ -109,7 +116,7 @@ impl Certificates {
             "a certificate is not renewed"
         );
         // The account may be what is wrong.
-        self.authority.forget().await;
+        self.authority.forget();
         failures.insert(domain, (count, self.clock.now() + pause));
     }
 }
@@ -121,7 +128,87 @@ fn pause(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use dstack_system::{Random, SystemClock};
+    use rcgen::{CertificateParams, KeyPair};
+    use tokio::time::Instant;
+
+    use super::super::account::CALL_LIMIT;
+    use super::super::{TlsSettings, files};
     use super::*;
+
+    /// Certificates in this directory, ordered at this authority.
+    fn certificates(dir: &std::path::Path, authority: String) -> Arc<Certificates> {
+        let settings = TlsSettings {
+            dir: dir.to_owned(),
+            certbot: dir.join("certbot"),
+            authority,
+            authority_root: None,
+        };
+        Arc::new(Certificates::new(
+            settings,
+            Arc::new(SystemClock),
+            Random::system(),
+        ))
+    }
+
+    /// A certificate that is in its last third.
+    fn due(name: &str) -> files::Certificate {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let day = |days: i64| {
+            let date = now.checked_add(jiff::Span::new().days(days)).unwrap();
+            rcgen::date_time_ymd(
+                date.year().into(),
+                date.month().unsigned_abs(),
+                date.day().unsigned_abs(),
+            )
+        };
+        (params.not_before, params.not_after) = (day(-80), day(10));
+        let key = KeyPair::generate().unwrap();
+        let signed = params.self_signed(&key).unwrap();
+        let pem = format!("{}{}", signed.pem(), key.serialize_pem());
+        files::read(&dstack_system::Secret::new(pem)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn under_a_certificate_of_ones_own_for_the_level_none_is_ordered_as_long_as_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let certificates = certificates(dir.path(), "https://127.0.0.1:1/directory".to_owned());
+        let of_level = due("*.example.com");
+        let until = of_level.validity.until;
+        certificates.shown.add("*.example.com", of_level);
+        let (_, problem) = certificates.renewed("web.example.com".to_owned()).await;
+        assert_eq!(problem, None);
+        assert_eq!(certificates.due("web.example.com", &Attempts::new()), Some(until));
+        certificates.shown.add("web.example.org", due("web.example.org"));
+        let (_, problem) = certificates.renewed("web.example.org".to_owned()).await;
+        assert!(problem.is_some(), "of its own, it is");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_authority_that_says_nothing_holds_up_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let certificates = certificates(dir.path(), format!("https://localhost:{port}/directory"));
+        let mut failures = Attempts::new();
+        for domain in ["a.example.com", "b.example.com"] {
+            let started = Instant::now();
+            let (domain, problem) = certificates.renewed(domain.to_owned()).await;
+            let problem = problem.unwrap();
+            assert!(problem.contains("has not answered"), "{problem}");
+            assert_eq!(started.elapsed().as_secs(), CALL_LIMIT.as_secs());
+            certificates.note(domain, Some(problem), &mut failures);
+        }
+        // Also while somebody waits for it.
+        let ordering = task::spawn("order", {
+            let certificates = Arc::clone(&certificates);
+            async move { certificates.ensure("c.example.com").await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        certificates.authority.forget();
+        assert!(!ordering.is_finished());
+    }
 
     #[test]
     fn pauses_double_up_to_six_hours() {

@@ -30,13 +30,21 @@ impl Shown {
         });
     }
 
+    /// The certificate of a name itself.
+    pub(super) fn of_name(&self, name: &str) -> Option<Arc<Certificate>> {
+        self.0.load().get(name).cloned()
+    }
+
+    /// The certificate for all names of the level of a name.
+    pub(super) fn of_level(&self, name: &str) -> Option<Arc<Certificate>> {
+        let (_, parent) = name.split_once('.')?;
+        self.0.load().get(&format!("*.{parent}")).cloned()
+    }
+
     /// Of the certificate of the name itself and the one of its level, the one that holds for longer.
     pub(super) fn find(&self, name: &str) -> Option<Arc<Certificate>> {
-        let all = self.0.load();
-        let level = name.split_once('.').map(|(_, parent)| format!("*.{parent}"));
-        let of_level = level.and_then(|level| all.get(&level));
-        let both = all.get(name).into_iter().chain(of_level);
-        both.max_by_key(|certificate| certificate.validity.until).cloned()
+        let both = [self.of_name(name), self.of_level(name)].into_iter().flatten();
+        both.max_by_key(|certificate| certificate.validity.until)
     }
 }
 

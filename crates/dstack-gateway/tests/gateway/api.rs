@@ -3,8 +3,9 @@
 use serde_json::json;
 
 use crate::support::app::App;
+use crate::support::held::Held;
 use crate::support::ssh::{Ssh, new_key};
-use crate::support::{Setup, detail, ok, service};
+use crate::support::{Setup, detail, ok, replica_path, service};
 
 const REGISTRY: &str = "/api/registry/main";
 
@@ -50,8 +51,8 @@ async fn services_and_replicas_are_registered_listed_and_taken_away() {
         {"id": "5a3c", "project_name": "main", "run_name": "web", "replicas": [{"id": job}]}
     ]});
     assert_eq!(setup.get("/api/services/list").await, (200, listed));
-    let unregister = format!("{REGISTRY}/services/web/replicas/{job}/unregister");
-    assert_eq!(setup.post(&unregister, &json!(null)).await, ok());
+    setup.unregister_replica("web", 1).await;
+    let unregister = format!("{}/unregister", replica_path("web", 1));
     let (status, again) = setup.post(&unregister, &json!(null)).await;
     assert_eq!(status, 400);
     assert!(
@@ -60,8 +61,8 @@ async fn services_and_replicas_are_registered_listed_and_taken_away() {
             .unwrap()
             .contains("does not exist in service main/web")
     );
+    setup.unregister("web").await;
     let unregister = format!("{REGISTRY}/services/web/unregister");
-    assert_eq!(setup.post(&unregister, &json!(null)).await, ok());
     assert_eq!(
         setup.post(&unregister, &json!(null)).await,
         detail("Service main/web does not exist, cannot unregister")
@@ -83,15 +84,64 @@ async fn a_host_name_belongs_to_one() {
         setup.post(&path, &other).await,
         detail("Domain web.example.com is already registered")
     );
-    let entrypoint = json!({"domain": "gateway.example.com", "https": false});
-    let path = format!("{REGISTRY}/entrypoints/register");
-    assert_eq!(setup.post(&path, &entrypoint).await, ok());
-    assert_eq!(setup.post(&path, &entrypoint).await, ok(), "the same again");
-    let path = "/api/registry/second/entrypoints/register";
     assert_eq!(
-        setup.post(path, &entrypoint).await,
-        detail("Domain gateway.example.com is already registered")
+        setup.register_entrypoint("main", "Web.example.com").await,
+        detail("Domain web.example.com is already registered")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_projects_with_the_same_host_name_for_models_the_last_has_it() {
+    let setup = Setup::start().await;
+    let has = async |project: &str| {
+        let state = setup.gateway.registry().state().await;
+        let mut all = state.entrypoints();
+        assert!(all.all(|(_, entrypoint)| entrypoint.domain == "gateway.example.com"));
+        state
+            .projects
+            .get(project)
+            .is_some_and(|project| project.entrypoint.is_some())
+    };
+    for (last, before) in [("main", "second"), ("main", "second"), ("second", "main")] {
+        assert_eq!(setup.register_entrypoint(last, "gateway.example.com").await, ok());
+        assert_eq!((has(last).await, has(before).await), (true, false), "{last}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_host_name_is_no_domain() {
+    let (setup, key) = (Setup::start().await, new_key());
+    for domain in ["../../etc", "web.example.com:8443", "a_b.example.com", ""] {
+        let mut body = service("web", key.private.expose());
+        body["domain"] = json!(domain);
+        let expected = detail(&format!("{domain:?} is no host name"));
+        assert_eq!(
+            setup.post(&format!("{REGISTRY}/services/register"), &body).await,
+            expected
+        );
+        assert_eq!(setup.register_entrypoint("main", domain).await, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_registered_anew_gets_no_replica_of_the_one_before() {
+    let (setup, ssh) = (Setup::start().await, Ssh::start().await);
+    setup.register("web", json!({"id": "1"}), &ssh).await;
+    let way = Held::before(ssh.port()).await;
+    let mut replica = ssh.replica(1, 80);
+    replica["ssh_port"] = json!(way.port());
+    let path = format!("{REGISTRY}/services/web/replicas/register");
+    let (answered, ()) = tokio::join!(setup.post(&path, &replica), async {
+        way.is_asked().await;
+        setup.unregister("web").await;
+        setup.register("web", json!({"id": "2"}), &ssh).await;
+        way.let_go();
+    });
+    assert_eq!(
+        answered,
+        detail("Service main/web was registered anew, cannot register replica")
+    );
+    assert!(setup.replicas("web").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,9 +213,8 @@ async fn a_replica_that_cannot_be_reached_is_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_for_autoscaling() {
     let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    setup.register("web", json!({}), &ssh).await;
+    setup.serve(json!({}), &ssh, &app).await;
     setup.register("idle", json!({}), &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
     for _ in 0..3 {
         assert_eq!(setup.ask("web.example.com", "/").await.status, 200);
     }

@@ -7,13 +7,11 @@ use serde_json::json;
 use crate::support::app::App;
 use crate::support::client::{ask, ask_from};
 use crate::support::ssh::Ssh;
-use crate::support::{Setup, until};
+use crate::support::{Setup, model, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_is_asked_by_its_host_name() {
-    let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    setup.register("web", json!({}), &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    let (setup, _ssh, _app) = Setup::serving(json!({})).await;
     let request = Request::post("/a%2Fb?q=1")
         .header("x-own", "v")
         .header("x-forwarded-for", "6.6.6.6");
@@ -76,9 +74,7 @@ async fn of_two_replicas_the_one_that_lives_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_to_a_replica_that_breaks_is_opened_anew() {
-    let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    setup.register("web", json!({}), &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    let (setup, ssh, _app) = Setup::serving(json!({})).await;
     assert_eq!(setup.ask("web.example.com", "/").await.status, 200);
     let ssh = ssh.restarted().await;
     until("it is reached again", async || {
@@ -124,8 +120,7 @@ async fn clients_that_ask_too_often_are_429() {
         {"prefix": "/", "key": {"type": "ip_address"}, "rps": 0.02, "burst": 1},
         {"prefix": "/by-key", "key": {"type": "header", "header": "X-Key"}, "rps": 0.02, "burst": 0}
     ]});
-    setup.register("web", limits, &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    setup.serve(limits, &ssh, &app).await;
     let mut statuses = Vec::new();
     for _ in 0..3 {
         statuses.push(setup.ask("web.example.com", "/").await.status);
@@ -207,10 +202,7 @@ async fn a_router_is_asked_for_models_only() {
         Ssh::start().await,
         App::start("router").await,
     );
-    setup
-        .register("web", json!({"has_router_replica": true}), &ssh)
-        .await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    setup.serve(json!({"has_router_replica": true}), &ssh, &app).await;
     for (path, expected) in [
         ("/v1/models", 200),
         ("/generate", 200),
@@ -230,10 +222,9 @@ async fn a_router_is_asked_for_models_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_asked_from_pages_of_any_origin() {
     let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    let model = json!({"auth": true, "options": {"openai": {"model": {
-        "type": "chat", "name": "m", "format": "openai", "prefix": "/v1"
-    }}}});
-    setup.register("llm", model, &ssh).await;
+    setup
+        .register("llm", json!({"auth": true, "options": model()}), &ssh)
+        .await;
     setup.register("web", json!({}), &ssh).await;
     for (run, number) in [("llm", 1), ("web", 2)] {
         setup.register_replica(run, number, app.port, &ssh).await;
@@ -265,10 +256,9 @@ async fn models_are_asked_from_pages_of_any_origin() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_are_sent_to_https_and_this_machine_is_not() {
-    let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    let (setup, _authority) = crate::acme::with_authority(setup).await;
-    setup.register("web", json!({"https": true}), &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    let (setup, _authority) = crate::acme::with_authority().await;
+    let (ssh, app) = (Ssh::start().await, App::start("one").await);
+    setup.serve(json!({"https": true}), &ssh, &app).await;
     let request = || {
         Request::get("/a?b=1")
             .header("host", "web.example.com")
@@ -288,8 +278,7 @@ async fn a_proxy_that_is_trusted_tells_who_asks() {
     let (ssh, app) = (Ssh::start().await, App::start("one").await);
     let limits =
         json!({"rate_limits": [{"prefix": "/", "key": {"type": "ip_address"}, "rps": 0.02, "burst": 0}]});
-    setup.register("web", limits, &ssh).await;
-    setup.register_replica("web", 1, app.port, &ssh).await;
+    setup.serve(limits, &ssh, &app).await;
     let from = async |client: &str| {
         let request = Request::get("/")
             .header("x-forwarded-for", client)

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
@@ -28,7 +28,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::client::ask;
@@ -40,6 +42,7 @@ pub(crate) struct Authority {
     /// By which its server and its certificates are trusted.
     pub(crate) root: String,
     pub(crate) root_file: PathBuf,
+    _dir: TempDir,
 }
 
 pub(crate) struct Shared {
@@ -54,7 +57,9 @@ pub(crate) struct Shared {
     /// Certificates hold for so many days from now on.
     pub(crate) days: AtomicI64,
     /// Certificates that were signed.
-    pub(crate) signed: AtomicUsize,
+    signed: watch::Sender<usize>,
+    /// Orders that were made.
+    ordered: AtomicUsize,
     /// Accounts that were made, with what proves to whom they belong.
     pub(crate) accounts: Locked<Vec<Value>>,
 }
@@ -91,10 +96,14 @@ pub(crate) fn new_root() -> (String, Issuer<'static, KeyPair>) {
     (root, Issuer::new(params, key))
 }
 
-/// A certificate for this name that holds for so many days, and its key.
-pub(crate) fn certificate(issuer: &Issuer<'static, KeyPair>, name: &str, days: i64) -> (String, String) {
+/// A certificate for this name that holds from one day to another, and its key.
+pub(crate) fn certificate(
+    issuer: &Issuer<'static, KeyPair>,
+    name: &str,
+    days: std::ops::Range<i64>,
+) -> (String, String) {
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-    let (from, until) = (day(-1), day(days));
+    let (from, until) = (day(days.start), day(days.end));
     params.not_before = date_time_ymd(from.0, from.1, from.2);
     params.not_after = date_time_ymd(until.0, until.1, until.2);
     let key = KeyPair::generate().unwrap();
@@ -102,10 +111,18 @@ pub(crate) fn certificate(issuer: &Issuer<'static, KeyPair>, name: &str, days: i
     (signed.pem(), key.serialize_pem())
 }
 
+/// An authority whose connections the system accepts, and that never says anything: its directory, for as long as the listener is there.
+pub(crate) fn silent() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, format!("https://localhost:{port}/directory"))
+}
+
 impl Authority {
-    pub(crate) async fn start(dir: &Path) -> Self {
+    pub(crate) async fn start() -> Self {
         let (root, issuer) = new_root();
-        let root_file = dir.join("root.pem");
+        let dir = tempfile::tempdir().unwrap();
+        let root_file = dir.path().join("root.pem");
         std::fs::write(&root_file, &root).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let base = format!("https://localhost:{}", listener.local_addr().unwrap().port());
@@ -119,7 +136,8 @@ impl Authority {
             thumbprint: Locked::default(),
             gateway: Locked::default(),
             days: AtomicI64::new(90),
-            signed: AtomicUsize::new(0),
+            signed: watch::Sender::new(0),
+            ordered: AtomicUsize::new(0),
             accounts: Locked::default(),
         });
         let router = router(Arc::clone(&shared));
@@ -139,6 +157,7 @@ impl Authority {
             directory: format!("{base}/directory"),
             root,
             root_file,
+            _dir: dir,
         }
     }
 
@@ -147,7 +166,20 @@ impl Authority {
     }
 
     pub(crate) fn signed(&self) -> usize {
-        self.shared.signed.load(Ordering::Relaxed)
+        *self.shared.signed.borrow()
+    }
+
+    /// Waits until so many certificates were signed.
+    pub(crate) async fn has_signed(&self, count: usize) {
+        let mut signed = self.shared.signed.subscribe();
+        super::soon(signed.wait_for(|signed| *signed >= count))
+            .await
+            .unwrap();
+    }
+
+    /// Orders that were made, also of certificates that were not signed.
+    pub(crate) fn ordered(&self) -> usize {
+        self.shared.ordered.load(Ordering::Relaxed)
     }
 }
 
@@ -298,6 +330,7 @@ async fn new_order(State(shared): App, body: Bytes) -> Response {
     if shared.accounts.lock().is_empty() {
         return problem("accountDoesNotExist", "the account is not known");
     }
+    shared.ordered.fetch_add(1, Ordering::Relaxed);
     let id = shared.next();
     let order = Order {
         domain: part(&body, "payload")["identifiers"][0]["value"]
@@ -341,8 +374,8 @@ async fn finalize(State(shared): App, UrlPath(id): UrlPath<usize>, body: Bytes) 
     request.params.not_before = date_time_ymd(from.0, from.1, from.2);
     request.params.not_after = date_time_ymd(until.0, until.1, until.2);
     let signed = request.signed_by(&shared.issuer).unwrap();
-    shared.signed.fetch_add(1, Ordering::Relaxed);
     shared.orders.lock().get_mut(&id).unwrap().chain = Some(signed.pem());
+    shared.signed.send_modify(|signed| *signed += 1);
     Json(shared.described(id)).into_response()
 }
 

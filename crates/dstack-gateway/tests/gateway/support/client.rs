@@ -71,18 +71,32 @@ where
     sender.send_request(request).await.unwrap()
 }
 
-/// Asks in HTTP/2.
-pub(crate) async fn ask_http2<S>(stream: S, request: Request<String>) -> Answer
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
-    let request = request.map(|body| Full::new(Bytes::from(body)));
-    Answer::of(sender.send_request(request).await.unwrap()).await
+/// The next piece of a body.
+pub(crate) async fn next_piece(body: &mut Incoming) -> Option<String> {
+    let frame = super::soon(body.frame()).await?;
+    Some(String::from_utf8(frame.unwrap().into_data().unwrap().to_vec()).unwrap())
+}
+
+/// A connection of HTTP/2.
+pub(crate) struct Http2(hyper::client::conn::http2::SendRequest<Full<Bytes>>);
+
+impl Http2 {
+    pub(crate) async fn new<S>(stream: S) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(stream);
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+        let (sender, connection) = handshake.unwrap();
+        tokio::spawn(connection);
+        Self(sender)
+    }
+
+    /// The head of an answer, and its body as it comes.
+    pub(crate) async fn send(&self, request: Request<String>) -> http::Response<Incoming> {
+        let request = request.map(|body| Full::new(Bytes::from(body)));
+        self.0.clone().send_request(request).await.unwrap()
+    }
 }
 
 /// Agrees on keys with whoever shows a certificate of this host name, signed by `root`.

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use tokio::net::UnixListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// A server.
@@ -22,31 +21,21 @@ pub(crate) struct Server {
 struct Shared {
     /// Status by project and token.
     answers: HashMap<(&'static str, &'static str), u16>,
-    asked: AtomicUsize,
-    takes: Duration,
+    asked: watch::Sender<usize>,
+    silent: watch::Sender<bool>,
 }
 
 impl Server {
     /// Says this to project and token, and 403 to others.
     pub(crate) fn start(dir: &Path, name: &str, answers: &[(&'static str, &'static str, u16)]) -> Self {
-        Self::start_slow(dir, name, answers, Duration::ZERO)
-    }
-
-    /// Same, and takes so long for each answer.
-    pub(crate) fn start_slow(
-        dir: &Path,
-        name: &str,
-        answers: &[(&'static str, &'static str, u16)],
-        takes: Duration,
-    ) -> Self {
         let listener = UnixListener::bind(dir.join(format!("{name}.sock"))).unwrap();
         let answers = answers
             .iter()
             .map(|(project, token, status)| ((*project, *token), *status));
         let shared = Arc::new(Shared {
             answers: answers.collect(),
-            asked: AtomicUsize::new(0),
-            takes,
+            asked: watch::Sender::new(0),
+            silent: watch::Sender::new(false),
         });
         let router = Router::new()
             .route("/api/projects/{project}/get", post(get))
@@ -55,9 +44,22 @@ impl Server {
         Self { shared, serving }
     }
 
+    /// Whether it takes questions and says nothing.
+    pub(crate) fn is_silent(&self, silent: bool) {
+        self.shared.silent.send_replace(silent);
+    }
+
     /// How often it was asked.
     pub(crate) fn asked(&self) -> usize {
-        self.shared.asked.load(Ordering::Relaxed)
+        *self.shared.asked.borrow()
+    }
+
+    /// Waits until it was asked so often.
+    pub(crate) async fn is_asked(&self, count: usize) {
+        let mut asked = self.shared.asked.subscribe();
+        super::soon(asked.wait_for(|asked| *asked >= count))
+            .await
+            .unwrap();
     }
 
     /// Nobody answers at its socket any more, which is left behind.
@@ -72,8 +74,9 @@ async fn get(
     UrlPath(project): UrlPath<String>,
     headers: HeaderMap,
 ) -> StatusCode {
-    shared.asked.fetch_add(1, Ordering::Relaxed);
-    tokio::time::sleep(shared.takes).await;
+    shared.asked.send_modify(|asked| *asked += 1);
+    let mut silent = shared.silent.subscribe();
+    silent.wait_for(|silent| !silent).await.unwrap();
     let token = headers["authorization"].to_str().unwrap();
     let token = token.strip_prefix("Bearer ").unwrap();
     let mut answers = shared.answers.iter();

@@ -76,7 +76,7 @@ impl Ssh {
     /// A replica on a port of this host, as it is registered.
     pub(crate) fn replica(&self, number: u128, port: u16) -> Value {
         json!({
-            "job_id": uuid::Uuid::from_u128(number).simple().to_string(), "app_port": port,
+            "job_id": super::job(number), "app_port": port,
             "ssh_host": "root@127.0.0.1", "ssh_port": self.port(), "ssh_proxy": null, "ssh_head_proxy": null
         })
     }
