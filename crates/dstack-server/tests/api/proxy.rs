@@ -167,15 +167,15 @@ async fn what_is_taken_away_is_gone_at_once_and_comes_back_when_it_is_read() {
     let services = server.state.services.clone();
     let jobs = change(&server, |job| job.registered = false).await;
     let id = jobs[0].id;
-    assert!(services.serves(id));
+    assert!(services.serves(id, None));
     // As the engine says after its commit; nothing is read for it.
     services.unregistered(id);
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 404);
-    until("no request is under way", async || !services.serves(id)).await;
+    until("no request is under way", async || !services.serves(id, None)).await;
     change(&server, |job| job.registered = true).await;
     services.load().await.unwrap();
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 200);
-    assert!(services.serves(id));
+    assert!(services.serves(id, None));
 }
 
 /// Of what one server changes the others hear, on PostgreSQL.
@@ -207,7 +207,7 @@ async fn servers_that_share_a_database_pass_on_to_the_same_replicas() {
     let jobs = change(&first, |job| job.registered = false).await;
     first.state.services.unregistered(jobs[0].id);
     // It is not asked to stop before the other server has had time to hear.
-    assert!(first.state.services.serves(jobs[0].id));
+    assert!(first.state.services.serves(jobs[0].id, None));
     until("the other server hears that it is gone", async || {
         answers().await == 404
     })
