@@ -17,7 +17,7 @@ use std::time::Duration;
 use dstack_agent_api::shim::HostReport;
 use dstack_agent_api::shim_client::ShimClient;
 use dstack_hosts::deploy::{
-    AgentFiles, DeployError, Deployer, Deployment, HostPaths, Outcome, Progress, Stage,
+    AgentFiles, DeployError, Deployer, Deployment, GatewayPaths, HostPaths, Outcome, Progress, Stage,
 };
 use dstack_hosts::pool::Pool;
 use dstack_model::reach::Reach;
@@ -113,6 +113,10 @@ impl Machine {
             systemd: text("no-systemd"),
             ssh: Some(text("ssh")),
             port: self.port,
+            gateway: GatewayPaths {
+                home: text("gateway"),
+                ..GatewayPaths::default()
+            },
             patience: self.patience,
             send_limit: self.send_limit,
         };

@@ -16,3 +16,4 @@ mod requests;
 mod restart;
 mod support;
 mod tls;
+mod token;
