@@ -5,9 +5,10 @@ use std::sync::Weak;
 
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
+use dstack_plan::services::autoscaling::Load;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
-use dstack_units::{InstanceId, JobId, RunId};
+use dstack_units::{InstanceId, JobId, RunId, Seconds};
 
 /// Passes requests on to the jobs of services.
 ///
@@ -33,17 +34,27 @@ pub trait Services: Send + Sync + Debug {
     /// A commit has written the instance, whose agent may be reached in another way now, and so may be the jobs there.
     fn moved(&self, instance: InstanceId);
 
-    /// Whether the job may still get requests, or requests are under way there. Once it has none, [`Idle::idle`] is told.
+    /// Whether the job may still get requests, or requests are under way there. Once it has none, [`RequestObserver::idle`] is told.
     fn serves(&self, job: JobId) -> bool;
 
-    /// Tells this one, from now on, of each job that has no requests any more.
-    fn tell_idle_to(&self, idle: Weak<dyn Idle>);
+    /// Requests to the service that came within the last `window`, of 30, 60 or 300 s, or are still under way, also those that found
+    /// no replica. `None`: not known, such as by a server that has not counted for so long.
+    fn load(&self, run: RunId, window: Seconds) -> Option<Load>;
+
+    /// Whether requests to the service wait for its first replica.
+    fn is_awaited(&self, run: RunId) -> bool;
+
+    /// Tells this one, from now on, what happens to requests.
+    fn report_to(&self, observer: Weak<dyn RequestObserver>);
 }
 
-/// Whoever waits for the end of requests.
-pub trait Idle: Send + Sync + Debug {
+/// Whoever acts on what happens to requests.
+pub trait RequestObserver: Send + Sync + Debug {
     /// The job gets no requests any more, and none is under way.
     fn idle(&self, job: JobId);
+
+    /// A request to a service has begun to wait for its first replica.
+    fn awaited(&self, run: RunId);
 }
 
 /// No requests are passed on: what is probed does not answer.
@@ -62,7 +73,13 @@ impl Services for NoServices {
     fn serves(&self, _job: JobId) -> bool {
         false
     }
-    fn tell_idle_to(&self, _idle: Weak<dyn Idle>) {}
+    fn load(&self, _run: RunId, _window: Seconds) -> Option<Load> {
+        None
+    }
+    fn is_awaited(&self, _run: RunId) -> bool {
+        false
+    }
+    fn report_to(&self, _observer: Weak<dyn RequestObserver>) {}
 }
 
 /// What a commit changes of where requests go.

@@ -5,6 +5,7 @@ mod feed;
 mod load;
 mod probe;
 mod replicas;
+mod waiting;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -14,18 +15,21 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use dstack_agent_api::http::Connector;
-use dstack_engine::services::Idle;
+use dstack_engine::services::RequestObserver;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
+use dstack_plan::services::autoscaling::Load;
 use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
+use dstack_system::clock::SharedClock;
 use dstack_system::{Locked, task};
-use dstack_units::{InstanceId, JobId, RunId};
+use dstack_units::{InstanceId, JobId, RunId, Seconds};
 use tokio::sync::Notify;
 
 use self::replicas::Replicas;
+use self::waiting::Waiting;
 use crate::state::Data;
 
 /// Other servers hear within milliseconds which job gets no requests any more; one whose database has paused, a little later.
@@ -46,18 +50,18 @@ struct Inner {
     /// Of this server, among those that share the database.
     name: String,
     database: Database,
+    clock: SharedClock,
     /// How long a replica may be silent.
     read_timeout: Duration,
     forwarder: Arc<Forwarder>,
     models: ModelApi,
     ports: OnceLock<Arc<dyn Ports>>,
-    routes: ArcSwap<Routes>,
+    routes: Arc<ArcSwap<Routes>>,
+    waiting: Arc<Waiting>,
     replicas: Replicas,
     reading: Locked<Reading>,
     /// Something is to be read.
     wanted: Notify,
-    /// Whoever waits for the end of requests.
-    idle: Locked<Option<Weak<dyn Idle>>>,
 }
 
 /// What is to be read anew, and what was taken away since the present reading began.
@@ -74,20 +78,30 @@ impl ServiceRoutes {
     /// No routes yet; `prompts` makes those of chat templates.
     pub fn new(data: &Data, read_timeout: Duration, limits: Limits, prompts: Renderer) -> Self {
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
-        let forwarder = Arc::new(Forwarder::new(random.clone()).with_limits(limits));
+        let routes = Arc::<ArcSwap<Routes>>::default();
+        let waiting = Arc::new(Waiting::new(Arc::clone(&routes)));
+        let forwarder = Forwarder::new(random.clone()).with_limits(limits);
+        let forwarder = Arc::new(forwarder.with_starter(Arc::clone(&waiting) as _));
         let through = Arc::clone(&forwarder) as _;
         Self(Arc::new(Inner {
             name: random.uuid().to_string(),
             database: data.database.clone(),
             read_timeout,
-            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random.clone()),
+            models: ModelApi::new(
+                through,
+                Arc::new(NoAccounting),
+                prompts,
+                Arc::clone(&clock),
+                random.clone(),
+            ),
+            clock,
             forwarder,
             ports: OnceLock::new(),
-            routes: ArcSwap::default(),
+            routes,
+            waiting,
             replicas: Replicas::default(),
             reading: Locked::default(),
             wanted: Notify::new(),
-            idle: Locked::default(),
         }))
     }
 
@@ -139,15 +153,8 @@ impl Inner {
             }
             leaving.idle().await;
             inner.replicas.forget(job);
-            inner.tell_idle(job);
+            inner.waiting.report(|observer| observer.idle(job));
         });
-    }
-
-    fn tell_idle(&self, job: JobId) {
-        let idle = self.idle.lock().clone();
-        if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
-            idle.idle(job);
-        }
     }
 }
 
@@ -191,8 +198,18 @@ impl dstack_engine::Services for ServiceRoutes {
         self.0.replicas.serves(job)
     }
 
-    fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
-        *self.0.idle.lock() = Some(idle);
+    fn load(&self, run: RunId, window: Seconds) -> Option<Load> {
+        let seconds = u64::try_from(window.0).ok()?;
+        let requests = self.0.forwarder.stats().load(run, seconds)?;
+        Some(Load { requests })
+    }
+
+    fn is_awaited(&self, run: RunId) -> bool {
+        self.0.waiting.is_awaited(run)
+    }
+
+    fn report_to(&self, observer: Weak<dyn RequestObserver>) {
+        self.0.waiting.report_to(observer);
     }
 }
 

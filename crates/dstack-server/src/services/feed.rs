@@ -31,7 +31,7 @@ impl ServiceRoutes {
     /// # Errors
     /// The database does not answer.
     pub async fn load(&self) -> Result<(), StoreError> {
-        let runs = self.0.database.services().registered_runs().await?;
+        let runs = self.0.database.services().runs().await?;
         for batch in runs.chunks(BATCH) {
             // What cannot be read now is read when its time has come.
             for run in self.0.read_each(batch).await {
@@ -131,7 +131,7 @@ impl ServiceRoutes {
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
-        let stored = self.0.database.services().registered_runs().await?;
+        let stored = self.0.database.services().runs().await?;
         let routed: Vec<RunId> = self.routes().all().map(|service| service.run_id).collect();
         let runs: BTreeSet<RunId> = stored.into_iter().chain(routed).collect();
         for run in runs {
@@ -192,13 +192,14 @@ impl Inner {
             services.iter().fold(without, |routes, service| {
                 let mut service = service.clone();
                 service.replicas.retain(|replica| routed.contains(&replica.id));
-                match service.replicas.is_empty() {
+                match service.replicas.is_empty() && !service.starts_on_request {
                     true => routes,
                     false => routes.with(service),
                 }
             })
         });
         drop(reading);
+        self.waiting.look_again();
         for job in lost {
             self.withdraw(job);
         }
