@@ -18,7 +18,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use attempt::{Answered, Attempt, Failure};
 use framing::{Unclear, framing};
@@ -27,6 +27,7 @@ use tries::Tries;
 use tunnel::Tunnel;
 
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
+use crate::later::later;
 use crate::limits::{Left, Limits, Permit};
 use crate::replica::{Sender, Visit};
 use crate::routes::Service;
@@ -40,6 +41,9 @@ pub trait Forward: Send + Sync + std::fmt::Debug {
     /// [`Client`](crate::client::Client), and hyper's `OnUpgrade`, without which a WebSocket handshake is an ordinary request.
     async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody>;
 }
+
+/// Pause before a replica that was just started is asked again.
+const UNTIL_IT_LISTENS: Duration = Duration::from_secs(1);
 
 /// Starts replicas of services that have none until requests come.
 #[async_trait]
@@ -174,8 +178,40 @@ impl Forwarder {
         })
     }
 
-    async fn pass_on(&self, service: &Service, mut request: UnderWay) -> Response<ProxyBody> {
-        match self.answered(service, &mut request.outgoing).await {
+    /// A replica that was just started may get requests before it listens: until then it is asked again.
+    async fn first_answer(
+        &self,
+        service: &Service,
+        outgoing: &mut Outgoing,
+        listens_by: Instant,
+    ) -> Result<(Answered, Visit), Refusal> {
+        loop {
+            let answered = self.answered(service, outgoing).await;
+            let next = Instant::now() + UNTIL_IT_LISTENS;
+            match answered {
+                Err(refused)
+                    if refused.not_received.is_some() && service.has_replicas() && next < listens_by =>
+                {
+                    sleep_until(next).await;
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    /// `listens_by`: replicas have until then to listen.
+    async fn pass_on(
+        &self,
+        service: &Service,
+        mut request: UnderWay,
+        listens_by: Option<Instant>,
+    ) -> Response<ProxyBody> {
+        let outgoing = &mut request.outgoing;
+        let answered = match listens_by {
+            Some(by) => self.first_answer(service, outgoing, by).await,
+            None => self.answered(service, outgoing).await,
+        };
+        match answered {
             Ok(((response, sender), visit)) => {
                 let (head, body) = response.into_parts();
                 let UnderWay {
@@ -216,8 +252,11 @@ impl Forward for Forwarder {
             permit,
         };
         match self.started(service).await {
-            None => self.pass_on(service, request).await,
-            Some(Ok(service)) => self.pass_on(&service, request).await,
+            None => self.pass_on(service, request, None).await,
+            Some(Ok(service)) => {
+                let listens_by = later(started, service.read_timeout);
+                self.pass_on(&service, request, Some(listens_by)).await
+            }
             Some(Err(refused)) => request.refuse(refused),
         }
     }

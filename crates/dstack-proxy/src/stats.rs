@@ -78,7 +78,16 @@ impl StatsRegistry {
         Some(services.get(&run).map_or(0, |stats| stats.load(now, seconds)))
     }
 
-    /// Requests to a service that have come since the beginning.
+    /// So many requests to a service have come elsewhere: they count for its load.
+    pub fn add_arrived(&self, run: RunId, requests: u64) {
+        if requests > 0 {
+            let stats = self.of(run);
+            let second = stats.second(Instant::now());
+            stats.counts.lock().frames.arrive(second, requests);
+        }
+    }
+
+    /// Requests to a service that have come here since the beginning.
     pub fn arrived(&self, run: RunId) -> u64 {
         let services = self.services.load();
         services.get(&run).map_or(0, |stats| stats.counts.lock().arrived)
@@ -316,10 +325,18 @@ mod tests {
         drop(stats.begin(run(1), Instant::now()));
         assert_eq!(stats.load(run(1), 30), Some(2));
         advance(Duration::from_secs(30)).await;
-        assert_eq!((stats.load(run(1), 30), stats.load(run(1), 60)), (Some(1), Some(2)));
+        assert_eq!(
+            (stats.load(run(1), 30), stats.load(run(1), 60)),
+            (Some(1), Some(2))
+        );
         drop(long);
-        assert_eq!((stats.load(run(1), 30), stats.load(run(2), 30)), (Some(0), Some(0)));
-        assert_eq!(stats.arrived(run(1)), 4);
+        assert_eq!(
+            (stats.load(run(1), 30), stats.load(run(2), 30)),
+            (Some(0), Some(0))
+        );
+        stats.add_arrived(run(1), 7);
+        assert_eq!(stats.load(run(1), 30), Some(7));
+        assert_eq!(stats.arrived(run(1)), 4, "of those that came here");
     }
 
     #[tokio::test(start_paused = true)]

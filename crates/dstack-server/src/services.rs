@@ -3,6 +3,7 @@
 
 mod feed;
 mod load;
+mod others;
 mod probe;
 mod replicas;
 mod waiting;
@@ -27,7 +28,9 @@ use dstack_system::clock::SharedClock;
 use dstack_system::{Locked, task};
 use dstack_units::{InstanceId, JobId, RunId, Seconds};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use self::others::{Others, Telling};
 use self::replicas::Replicas;
 use self::waiting::Waiting;
 use crate::state::Data;
@@ -62,6 +65,10 @@ struct Inner {
     reading: Locked<Reading>,
     /// Something is to be read.
     wanted: Notify,
+    /// Services whose replicas follow their requests.
+    scaled: Locked<BTreeSet<RunId>>,
+    telling: Locked<Telling>,
+    others: Locked<Others>,
 }
 
 /// What is to be read anew, and what was taken away since the present reading began.
@@ -102,6 +109,9 @@ impl ServiceRoutes {
             replicas: Replicas::default(),
             reading: Locked::default(),
             wanted: Notify::new(),
+            scaled: Locked::default(),
+            telling: Locked::default(),
+            others: Locked::default(),
         }))
     }
 
@@ -201,11 +211,13 @@ impl dstack_engine::Services for ServiceRoutes {
     fn load(&self, run: RunId, window: Seconds) -> Option<Load> {
         let seconds = u64::try_from(window.0).ok()?;
         let requests = self.0.forwarder.stats().load(run, seconds)?;
-        Some(Load { requests })
+        let window = Duration::from_secs(seconds);
+        let is_unknown = self.0.others.lock().is_unknown(run, window, Instant::now());
+        (!is_unknown).then_some(Load { requests })
     }
 
     fn is_awaited(&self, run: RunId) -> bool {
-        self.0.waiting.is_awaited(run)
+        self.0.waiting.is_awaited(run) || self.0.others.lock().is_awaited(run, Instant::now())
     }
 
     fn report_to(&self, observer: Weak<dyn RequestObserver>) {

@@ -6,7 +6,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// One that wants a replica for each request of a second, and looks back for 30 s.
 fn scaling(replicas: &str) -> Value {
-    let scaling = json!({"metric": "rps", "target": 1, "window": "30s", "scale_up_delay": 60, "scale_down_delay": 120});
+    let scaling =
+        json!({"metric": "rps", "target": 1, "window": "30s", "scale_up_delay": 60, "scale_down_delay": 120});
     json!({"type": "service", "port": 8000, "commands": ["v1"], "replicas": replicas, "scaling": scaling})
 }
 
@@ -20,7 +21,10 @@ async fn until_running(world: &World, run: &RunRow, count: usize, within: Durati
         let run = live.iter().all(|job| job.registered) && live.len() == count;
         run.then_some(live)
     };
-    world.found("the replicas that are wanted", within, as_wanted).await.unwrap()
+    world
+        .found("the replicas that are wanted", within, as_wanted)
+        .await
+        .unwrap()
 }
 
 fn live(world: &World, run: &RunRow) -> usize {
@@ -46,9 +50,14 @@ fn rests(world: &World, run: &RunRow) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_service_starts_with_its_first_request_and_rests_after_its_last() {
     let (world, _engine, run) = submitted(501, "0..2").await;
-    world.until("it rests", MINUTE, |world| rests(world, &run)).await.unwrap();
     world
-        .throughout("it rests", 10 * MINUTE, |world| rests(world, &run) && jobs(world, &run).is_empty())
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    world
+        .throughout("it rests", 10 * MINUTE, |world| {
+            rests(world, &run) && jobs(world, &run).is_empty()
+        })
         .await
         .unwrap();
     for _ in 0..2 {
@@ -58,13 +67,18 @@ async fn a_service_starts_with_its_first_request_and_rests_after_its_last() {
         let started = until_running(&world, &run, 1, 20 * SECOND).await;
         assert!(!world.services.is_awaited(run.id));
         assert!(started[0].submitted_at.since(asked) < SECOND, "at once");
-        assert_eq!(row(&world, &run).status(), RunStatus::Running);
+        world.running(&run, SECOND).await.unwrap();
         world
-            .throughout("it goes on as long as it is asked", 10 * MINUTE, |world| live(world, &run) == 1)
+            .throughout("it goes on as long as it is asked", 10 * MINUTE, |world| {
+                live(world, &run) == 1
+            })
             .await
             .unwrap();
         world.services.load(run.id, Some(0));
-        world.until("it rests again", 2 * MINUTE, |world| rests(world, &run)).await.unwrap();
+        world
+            .until("it rests again", 2 * MINUTE, |world| rests(world, &run))
+            .await
+            .unwrap();
         assert_eq!(row(&world, &run).desired_replica_count, 0);
         assert_eq!(invariants::always(&world), Vec::<String>::new());
     }
@@ -79,12 +93,21 @@ async fn who_waits_while_the_last_replica_ends_gets_another_one() {
     // It takes long to finish what it has.
     world.services.begin(first.id);
     world.services.load(run.id, Some(0));
-    world.until("it ends", 3 * MINUTE, |world| live(world, &run) == 0).await.unwrap();
+    world
+        .until("it ends", 3 * MINUTE, |world| live(world, &run) == 0)
+        .await
+        .unwrap();
     world.services.load(run.id, Some(1));
     world.services.await_replica(run.id);
     let is_second = |world: &World| registered(world, &run).iter().any(|job| job.id != first.id);
-    world.until("another one starts meanwhile", 20 * SECOND, is_second).await.unwrap();
-    assert!(!world.hosts.was_stopped(first.id), "its requests are finished first");
+    world
+        .until("another one starts meanwhile", 20 * SECOND, is_second)
+        .await
+        .unwrap();
+    assert!(
+        !world.hosts.was_stopped(first.id),
+        "its requests are finished first"
+    );
     world.services.end(first.id);
     until_running(&world, &run, 1, MINUTE).await;
     assert_eq!(invariants::always(&world), Vec::<String>::new());
@@ -112,7 +135,9 @@ async fn replicas_come_and_go_with_the_requests_after_their_delays() {
     // Never below the least.
     world.services.load(run.id, Some(0));
     world
-        .throughout("one stays", 10 * MINUTE, |world| registered(world, &run).len() == 1)
+        .throughout("one stays", 10 * MINUTE, |world| {
+            registered(world, &run).len() == 1
+        })
         .await
         .unwrap();
 }
@@ -157,7 +182,10 @@ async fn a_deployment_keeps_as_many_replicas_as_requests_want() {
 /// failpoint. Clients ask the next server again.
 async fn scaled_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let (world, engine, run) = submitted(507, "0..2").await;
-    world.until("it rests", MINUTE, |world| rests(world, &run)).await.unwrap();
+    world
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
     engine.stop();
     let death = Arc::new(DieAt::new(point, nth));
     let engine = world.start_dying(&death).await.unwrap();
@@ -171,7 +199,10 @@ async fn scaled_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
         let left = until_running(&world, &run, 1, 5 * MINUTE).await.remove(0);
         assert_eq!(left.id, first.id, "{point} {nth}");
         world.services.load(run.id, Some(0));
-        world.until("it rests again", 5 * MINUTE, |world| rests(world, &run)).await.unwrap();
+        world
+            .until("it rests again", 5 * MINUTE, |world| rests(world, &run))
+            .await
+            .unwrap();
     };
     until_told(&world, &engine, story).await;
     // Nothing was started that nobody wanted.
@@ -190,7 +221,10 @@ async fn killed_at_every_failpoint_a_service_follows_its_requests() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_were_counted_elsewhere_start_a_service_as_well() {
     let (world, _engine, run) = submitted(508, "0..1").await;
-    world.until("it rests", MINUTE, |world| rests(world, &run)).await.unwrap();
+    world
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
     world.services.load(run.id, Some(1));
     until_running(&world, &run, 1, MINUTE).await;
 }

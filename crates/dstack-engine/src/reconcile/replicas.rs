@@ -8,8 +8,8 @@ use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::autoscaling::Demand;
 use dstack_plan::services::registration::{self, Standing};
 use dstack_plan::services::replicas::{self, Changes, Job, Slot};
-use dstack_store::{Json, Sealed};
 use dstack_store::rows::{JobRow, RunRow};
+use dstack_store::{Json, Sealed};
 use dstack_units::Time;
 
 use super::run::{Change, end_jobs};

@@ -218,7 +218,13 @@ mod tests {
     #[test]
     fn who_waits_gets_a_replica_at_once_whatever_is_known_of_others() {
         let rules = rules();
-        for (wanted, load, expected) in [(0, None, 1), (0, Some(0), 1), (0, Some(241), 3), (1, None, 1), (1, Some(0), 1)] {
+        for (wanted, load, expected) in [
+            (0, None, 1),
+            (0, Some(0), 1),
+            (0, Some(241), 3),
+            (1, None, 1),
+            (1, Some(0), 1),
+        ] {
             let load = load.map(|requests| Load { requests });
             let group = Group {
                 load,

@@ -94,9 +94,18 @@ impl Changes {
     }
 }
 
+/// Whether the number of a service's replicas follows its requests.
+pub fn scales(service: &ServiceConfiguration) -> bool {
+    service
+        .replica_groups()
+        .iter()
+        .any(|group| group.scaling.is_some())
+}
+
 /// Whether a service may have no replicas until requests come.
 pub fn starts_on_request(service: &ServiceConfiguration) -> bool {
-    let starts = |group: &ReplicaGroup| autoscaling::starts_on_request(&group.replicas, group.scaling.as_ref());
+    let starts =
+        |group: &ReplicaGroup| autoscaling::starts_on_request(&group.replicas, group.scaling.as_ref());
     service.replica_groups().iter().any(starts)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use dstack_proxy::body::full;
 use dstack_proxy::{BoxError, Forward, Forwarder, Limits, NotReceived, ProxyBody, Service, Starter};
 use dstack_system::{Random, task};
 use futures_util::FutureExt as _;
@@ -31,7 +32,8 @@ impl Starts {
 impl Starter for Starts {
     async fn start(&self, _: &Service) -> Option<Arc<Service>> {
         let mut present = self.0.subscribe();
-        let started = |service: &Option<Arc<Service>>| service.as_ref().is_none_or(|service| service.has_replicas());
+        let started =
+            |service: &Option<Arc<Service>>| service.as_ref().is_none_or(|service| service.has_replicas());
         present.wait_for(started).await.unwrap().clone()
     }
 }
@@ -76,7 +78,10 @@ async fn a_request_waits_for_the_replica_that_is_started_for_it() {
     };
     let service = starting([]);
     let (answer, ()) = tokio::join!(forwarder.forward(&service, get("/")), story);
-    assert_eq!((answer.status().as_u16(), started.elapsed().as_secs()), (200, 200));
+    assert_eq!(
+        (answer.status().as_u16(), started.elapsed().as_secs()),
+        (200, 200)
+    );
     assert_eq!(whole(answer.into_body()).await.unwrap(), "good");
     assert_eq!(forwarder.stats().arrived(RUN), 1, "it counts once");
 }
@@ -146,6 +151,43 @@ async fn nothing_of_a_body_is_read_while_its_request_waits() {
     starts.0.send_replace(Some(starting([good()])));
     assert_eq!(waiting.await.status(), 200);
     assert!(*was_read.borrow());
+}
+
+/// Without probes a replica gets requests when its commands have begun.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_does_not_listen_yet_is_asked_again() {
+    let listening = Arc::new(Switched {
+        on: false.into(),
+        to: Arc::clone(good().connector()),
+    });
+    let replica = || dstack_proxy::Replica::new(uuid::Uuid::from_u128(3).into(), Arc::clone(&listening) as _);
+    let (forwarder, starts) = forwarder(10);
+    let started = Instant::now();
+    let story = async {
+        starts.0.send_replace(Some(starting([replica()])));
+        tokio::time::sleep(Duration::from_millis(10_500)).await;
+        listening.on.store(true, std::sync::atomic::Ordering::SeqCst);
+    };
+    let service = starting([]);
+    let (answer, ()) = tokio::join!(
+        forwarder.forward(&service, request("POST", "/", full("body"))),
+        story
+    );
+    assert_eq!((answer.status().as_u16(), started.elapsed().as_secs()), (200, 11));
+    // Who has not waited is told at once, and nobody waits for ever.
+    listening.on.store(false, std::sync::atomic::Ordering::SeqCst);
+    let started = Instant::now();
+    assert_eq!(
+        forwarder.forward(&starting([replica()]), get("/")).await.status(),
+        502
+    );
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert_eq!(forwarder.forward(&service, get("/")).await.status(), 502);
+    let waited = started.elapsed();
+    assert!(
+        (PATIENCE - Duration::from_secs(2)..PATIENCE).contains(&waited),
+        "{waited:?}"
+    );
 }
 
 /// Between the end of the last replica and the routes without it.

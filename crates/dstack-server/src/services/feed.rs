@@ -9,8 +9,10 @@ use dstack_store::StoreError;
 use dstack_store::notices::SERVICES;
 use dstack_system::{chain, task};
 use dstack_units::RunId;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::others::{TELL_INTERVAL, Told};
 use super::{Inner, ServiceRoutes, load};
 
 /// Pause before the database is listened to again.
@@ -47,11 +49,25 @@ impl ServiceRoutes {
             routes.read_wanted().await;
         });
         if self.0.database.is_shared() {
-            self.until(
-                stop,
-                "hear of services",
-                |routes| async move { routes.hear().await },
-            );
+            self.until(stop.clone(), "hear of services", |routes| async move {
+                routes.hear().await
+            });
+            self.until(stop, "tell of requests", |routes| async move {
+                routes.tell_of_requests().await;
+            });
+        }
+    }
+
+    /// Tells the servers that share the database of requests to services that scale.
+    async fn tell_of_requests(&self) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(TELL_INTERVAL) => {}
+                () = self.0.waiting.begun() => {}
+            }
+            for told in self.0.requests_to_tell() {
+                self.0.tell(&told.to_string()).await;
+            }
         }
     }
 
@@ -114,20 +130,31 @@ impl ServiceRoutes {
         };
         // What was told before we listened, or was lost on its way.
         self.sweep().await?;
-        let until = tokio::time::Instant::now() + SWEEP_INTERVAL;
+        let until = Instant::now() + SWEEP_INTERVAL;
         while let Ok(told) = tokio::time::timeout_at(until, listener.next()).await {
             let Some(text) = told? else {
                 return Err(StoreError::Closed);
             };
-            // What a newer version tells may be unknown here.
-            if let Some((sender, run)) = text.split_once(' ')
+            if let Some((sender, what)) = text.split_once(' ')
                 && sender != self.0.name
-                && let Ok(run) = run.parse()
             {
-                self.want(run, false);
+                self.heard(sender, what);
             }
         }
         Ok(())
+    }
+
+    /// Another server tells that a service has changed, or of requests to it. What a newer version tells may be unknown here.
+    fn heard(&self, sender: &str, what: &str) {
+        if let Ok(run) = what.parse() {
+            self.want(run, false);
+        } else if let Some(told) = Told::read(what) {
+            let new = self.0.others.lock().hear(sender, told, Instant::now());
+            self.0.forwarder.stats().add_arrived(told.run, new);
+            if told.awaited {
+                self.0.waiting.report(|observer| observer.awaited(told.run));
+            }
+        }
     }
 
     async fn sweep(&self) -> Result<(), StoreError> {
@@ -170,8 +197,11 @@ impl Inner {
     /// Reads these runs, and passes requests on as they say. What is taken away while they are read stays away.
     async fn read(self: &Arc<Self>, runs: &[RunId]) -> Result<(), StoreError> {
         self.reading.lock().withdrawn = Some(HashSet::new());
-        let stored = load::read(&self.database, runs).await;
-        let services = stored?.services(self);
+        let stored = load::read(&self.database, runs).await?;
+        let services = stored.services(self);
+        let scaled: BTreeSet<RunId> = stored.scaled().collect();
+        self.scaled.lock().retain(|run| !runs.contains(run));
+        self.scaled.lock().extend(scaled);
         let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.
@@ -210,13 +240,28 @@ impl Inner {
     async fn tell_others(&self) {
         let untold = std::mem::take(&mut self.reading.lock().untold);
         for run in untold {
-            if let Err(error) = self
-                .database
-                .tell(SERVICES, &format!("{} {run}", self.name))
-                .await
-            {
-                tracing::warn!(error = %chain(&error), "other servers are not told of a service");
-            }
+            self.tell(&run.to_string()).await;
         }
+    }
+
+    /// Tells the servers that share the database.
+    async fn tell(&self, what: &str) {
+        let text = format!("{} {what}", self.name);
+        if let Err(error) = self.database.tell(SERVICES, &text).await {
+            tracing::warn!(error = %chain(&error), "other servers are not told of a service");
+        }
+    }
+
+    /// What the others are to hear of requests that came through this server.
+    fn requests_to_tell(&self) -> Vec<Told> {
+        let scaled = self.scaled.lock().clone();
+        let (stats, now) = (self.forwarder.stats(), Instant::now());
+        let mut telling = self.telling.lock();
+        telling.retain(|run| scaled.contains(&run));
+        let told = scaled.into_iter().filter_map(|run| {
+            let awaited = self.waiting.is_awaited(run);
+            telling.next(run, stats.arrived(run), awaited, now)
+        });
+        told.collect()
     }
 }

@@ -50,6 +50,15 @@ impl Stored {
         self.runs.iter().filter_map(of_run).collect()
     }
 
+    /// Those of these runs whose replicas follow their requests.
+    pub(super) fn scaled(&self) -> impl Iterator<Item = RunId> {
+        let scales = |listed: &&ListedRun| {
+            let service = listed.run.run_spec.configuration.service();
+            service.is_some_and(replicas::scales) && !listed.run.status().is_finished()
+        };
+        self.runs.iter().filter(scales).map(|listed| listed.run.id)
+    }
+
     fn service(&self, inner: &Arc<Inner>, listed: &ListedRun) -> Option<Service> {
         let configuration = listed.run.run_spec.configuration.service()?;
         let jobs = self.jobs.iter().filter(|job| job.run_id == listed.run.id);

@@ -16,6 +16,8 @@ use tokio::sync::Notify;
 pub(super) struct Waiting {
     routes: Arc<ArcSwap<Routes>>,
     rerouted: Notify,
+    /// Requests to another service have begun to wait.
+    begun: Notify,
     /// How many requests to each service wait.
     requests: Locked<HashMap<RunId, usize>>,
     observer: Locked<Option<Weak<dyn RequestObserver>>>,
@@ -27,6 +29,7 @@ impl Waiting {
         Self {
             routes,
             rerouted: Notify::new(),
+            begun: Notify::new(),
             requests: Locked::default(),
             observer: Locked::default(),
         }
@@ -35,6 +38,11 @@ impl Waiting {
     /// The routes have changed.
     pub(super) fn look_again(&self) {
         self.rerouted.notify_waiters();
+    }
+
+    /// Ends when requests to another service have begun to wait.
+    pub(super) async fn begun(&self) {
+        self.begun.notified().await;
     }
 
     /// Whether requests to the service wait.
@@ -65,6 +73,7 @@ impl Waiting {
         };
         if first {
             self.report(|observer| observer.awaited(run));
+            self.begun.notify_one();
         }
         Place { waiting: self, run }
     }

@@ -277,7 +277,12 @@ fn scaling_groups() -> ServiceConfiguration {
 fn demand(wanted: [i64; 2], requests: Option<u64>, awaited: bool) -> Demand {
     let of_both = |of: [i64; 2]| BTreeMap::from([("a".to_owned(), of[0]), ("b".to_owned(), of[1])]);
     let load = |requests| autoscaling::Load { requests };
-    let loads = requests.map(|requests| of_both([0, 0]).into_keys().map(|name| (name, load(requests))).collect());
+    let loads = requests.map(|requests| {
+        of_both([0, 0])
+            .into_keys()
+            .map(|name| (name, load(requests)))
+            .collect()
+    });
     Demand {
         wanted: of_both(wanted),
         loads: loads.unwrap_or_default(),
@@ -297,8 +302,18 @@ const OF_B: Job<'static> = Job {
 fn each_group_scales_by_its_own_rules() {
     let service = scaling_groups();
     let grown = super::next(&service, &[OF_A, OF_B], &demand([1, 1], Some(240), false), now());
-    assert_eq!(grown.start, [2, 3, 4].map(|num| slot("a", num)).into_iter().chain([slot("b", 5)]).collect::<Vec<_>>());
-    assert_eq!((grown.wanted, grown.wanted_of), (6, demand([4, 2], None, false).wanted));
+    assert_eq!(
+        grown.start,
+        [2, 3, 4]
+            .map(|num| slot("a", num))
+            .into_iter()
+            .chain([slot("b", 5)])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        (grown.wanted, grown.wanted_of),
+        (6, demand([4, 2], None, false).wanted)
+    );
     // The one was scaled 1100 s ago, the other 800 s.
     let later = Job {
         submitted_at: now() - Duration::from_secs(800),
@@ -316,7 +331,10 @@ fn a_replica_that_ends_counts_as_a_change_as_much_as_one_that_starts() {
         replica_num: 2,
         ..ended(2, JobStatus::Terminating, JobTerminationReason::ScaledDown)
     };
-    let stopped = Job { group: "a", ..just_stopped };
+    let stopped = Job {
+        group: "a",
+        ..just_stopped
+    };
     let changes = super::next(&service, &[OF_A, stopped], &demand([1, 0], Some(0), false), now());
     assert_eq!((changes.stop, changes.wanted), (vec![], 1));
 }
@@ -352,5 +370,15 @@ fn a_replacement_goes_on_while_a_group_scales() {
         ..OF_A
     };
     let changes = super::next(&service, &[old], &demand([1, 0], Some(180), false), now());
-    assert_eq!((changes.wanted_of["a"], changes.start.iter().filter(|one| one.group.as_deref() == Some("a")).count()), (3, 3));
+    assert_eq!(
+        (
+            changes.wanted_of["a"],
+            changes
+                .start
+                .iter()
+                .filter(|one| one.group.as_deref() == Some("a"))
+                .count()
+        ),
+        (3, 3)
+    );
 }
