@@ -50,7 +50,7 @@ impl ServiceRoutes {
         });
         if self.0.database.is_shared() {
             self.until(stop.clone(), "hear of services", |routes| async move {
-                routes.hear().await
+                routes.hear().await;
             });
             self.until(stop, "tell of requests", |routes| async move {
                 routes.tell_of_requests().await;
@@ -199,9 +199,7 @@ impl Inner {
         self.reading.lock().withdrawn = Some(HashSet::new());
         let stored = load::read(&self.database, runs).await?;
         let services = stored.services(self);
-        let scaled: BTreeSet<RunId> = stored.scaled().collect();
-        self.scaled.lock().retain(|run| !runs.contains(run));
-        self.scaled.lock().extend(scaled);
+        self.note_scaled(runs, stored.scaled());
         let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.
@@ -234,6 +232,13 @@ impl Inner {
             self.withdraw(job);
         }
         Ok(())
+    }
+
+    /// Of these runs, those are the ones whose replicas follow their requests.
+    fn note_scaled(&self, runs: &[RunId], scaled: impl Iterator<Item = RunId>) {
+        let mut known = self.scaled.lock();
+        known.retain(|run| !runs.contains(run));
+        known.extend(scaled);
     }
 
     /// Tells the servers that share the database; what they miss, they find by themselves.
