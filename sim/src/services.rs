@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_engine::Engine;
-use dstack_engine::services::Idle;
+use dstack_engine::services::RequestObserver;
 use dstack_model::runs::{JobStatus, ProbeSpec};
 use dstack_plan::lifecycle::job::requests_timeout;
+use dstack_plan::services::autoscaling::Load;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::task;
-use dstack_units::{GatewayId, InstanceId, JobId, RunId, Time};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds, Time};
 use tokio::sync::Notify;
 
 use crate::World;
@@ -57,7 +58,7 @@ struct Route {
 #[derive(Debug, Default)]
 struct Known {
     routes: BTreeMap<JobId, Route>,
-    idle: Option<Weak<dyn Idle>>,
+    observer: Option<Weak<dyn RequestObserver>>,
     /// How often it was told that a job gets no requests any more.
     withdrawals: BTreeMap<JobId, usize>,
 }
@@ -74,6 +75,10 @@ struct State {
     servers: Vec<Known>,
     /// The server that has waited last for the requests of a job.
     waiting: BTreeMap<JobId, usize>,
+    /// Requests to services within any window; of others it is not known.
+    loads: BTreeMap<RunId, u64>,
+    /// Services to which a request came that waits for a replica.
+    awaited: BTreeSet<RunId>,
 }
 
 impl State {
@@ -168,6 +173,40 @@ impl Services {
             }
         }
         self.changed.notify_waiters();
+    }
+
+    /// So many requests to a service came lately, whatever the window, from now on. `None`: that is not known.
+    pub fn load(&self, run: RunId, requests: Option<u64>) {
+        let mut state = self.lock();
+        match requests {
+            Some(requests) => drop(state.loads.insert(run, requests)),
+            None => drop(state.loads.remove(&run)),
+        }
+    }
+
+    /// A request to a service comes through the server that was started last, and waits for a replica. Clients whose server dies ask
+    /// the next one.
+    pub fn await_replica(&self, run: RunId) {
+        let mut state = self.lock();
+        state.awaited.insert(run);
+        let observer = state.servers.last().and_then(|known| known.observer.clone());
+        drop(state);
+        if let Some(observer) = observer.and_then(|observer| observer.upgrade()) {
+            observer.awaited(run);
+        }
+    }
+
+    /// Whether a request waits for a replica of the service.
+    pub fn is_awaited(&self, run: RunId) -> bool {
+        let has_replica = self.store.read(|tables| {
+            let mut jobs = tables.jobs.values();
+            jobs.any(|job| job.run_id == run && job.registered)
+        });
+        let mut state = self.lock();
+        if has_replica {
+            state.awaited.remove(&run);
+        }
+        state.awaited.contains(&run)
     }
 
     /// The jobs that requests go to, as the server knows that was started last.
@@ -279,13 +318,13 @@ impl Routes {
             }
             change.await;
         }
-        let idle = self.change(|known| {
+        let observer = self.change(|known| {
             let left = known.routes.remove(&job).filter(|route| !route.leaves);
             known.routes.extend(left.map(|route| (job, route)));
-            known.idle.clone()
+            known.observer.clone()
         });
-        if let Some(idle) = idle.flatten().and_then(|idle| idle.upgrade()) {
-            idle.idle(job);
+        if let Some(observer) = observer.flatten().and_then(|observer| observer.upgrade()) {
+            observer.idle(job);
         }
     }
 }
@@ -373,8 +412,17 @@ impl dstack_engine::Services for Routes {
         None
     }
 
-    fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
-        self.change(|known| known.idle = Some(idle));
+    fn load(&self, run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Option<Load> {
+        let requests = *self.services.lock().loads.get(&run)?;
+        Some(Load { requests })
+    }
+
+    fn is_awaited(&self, run: RunId) -> bool {
+        self.services.is_awaited(run)
+    }
+
+    fn report_to(&self, observer: Weak<dyn RequestObserver>) {
+        self.change(|known| known.observer = Some(observer));
     }
 }
 

@@ -20,6 +20,10 @@ mod python {
     fn a_service_answers_at_its_url() {
         super::a_service_answers_at_its_url(&need!(Cli::python()));
     }
+    #[test]
+    fn a_service_starts_when_it_is_asked() {
+        super::a_service_starts_when_it_is_asked(&need!(Cli::python()));
+    }
 }
 
 mod ours {
@@ -27,6 +31,10 @@ mod ours {
     #[test]
     fn a_service_answers_at_its_url() {
         super::a_service_answers_at_its_url(&need!(Cli::ours()));
+    }
+    #[test]
+    fn a_service_starts_when_it_is_asked() {
+        super::a_service_starts_when_it_is_asked(&need!(Cli::ours()));
     }
 }
 
@@ -94,6 +102,37 @@ fn a_service_answers_at_its_url(cli: &Cli) {
     assert_eq!(run.wait_until_finished().unwrap(), "terminated");
     let gone = get(&url(&server, "page.txt"), None);
     assert_eq!(gone.status, 404, "{}", gone.text());
+}
+
+/// It has no replicas before the first request, which waits for one.
+fn a_service_starts_when_it_is_asked(cli: &Cli) {
+    let server = need!(Setup::local()).start().unwrap();
+    cli.knows(&server);
+    apply(
+        cli,
+        &format!(
+            "type: service\nname: web\nport: 18454\nreplicas: 0..1\nscaling: {{metric: rps, target: 1}}\n\
+             probes: [{{type: http, url: /page.txt, interval: 1s}}]\ncommands:\n  - echo started-for-it > page.txt\n  \
+             - exec python3 -m http.server 18454 --bind 127.0.0.1\n{SMALL_YAML}"
+        ),
+    );
+    let run = attach(&server, "web");
+    eventually("it rests", TEST_TIMEOUT, || {
+        Ok((run.get()?["status"] == "pending").then_some(()))
+    })
+    .unwrap();
+    assert_eq!(replicas(&run), Vec::<Value>::new());
+    let page = get(&url(&server, "page.txt"), Some(server.token()));
+    assert_eq!(
+        (page.status, page.text().as_str()),
+        (200, "started-for-it\n"),
+        "{}",
+        server.output()
+    );
+    assert_eq!(live(&run, 0), 1);
+    cli.succeeds(&["stop", "web", "-y"]);
+    assert_eq!(run.wait_until_finished().unwrap(), "terminated");
+    assert_eq!(get(&url(&server, "page.txt"), Some(server.token())).status, 404);
 }
 
 /// Requests without a pause until they are to end: how often each answer came.

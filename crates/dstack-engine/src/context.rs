@@ -28,7 +28,7 @@ use crate::offer_cache::OfferCache;
 use crate::orphans::SWEEP_INTERVAL;
 use crate::panics::Panics;
 use crate::running::Running;
-use crate::services::{Idle, Rerouting};
+use crate::services::{RequestObserver, Rerouting};
 use crate::wakes::{Key, Wakes};
 use crate::{Agents, EngineError, Hosts, Inputs, Output, Result, Services};
 
@@ -351,13 +351,17 @@ impl Context {
     }
 }
 
-/// Its end waits for its requests.
-impl Idle for Context {
+impl RequestObserver for Context {
+    /// Its end waits for its requests.
     fn idle(&self, job: JobId) {
         self.wakes.wake(EntityRef::Job(job));
     }
 
     fn published(&self, run: RunId) {
+        self.wakes.wake(EntityRef::Run(run));
+    }
+
+    fn awaited(&self, run: RunId) {
         self.wakes.wake(EntityRef::Run(run));
     }
 }

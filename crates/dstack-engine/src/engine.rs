@@ -23,7 +23,7 @@ use crate::offer_cache::OfferCache;
 use crate::orphans;
 use crate::panics::Panics;
 use crate::running::Running;
-use crate::services::Idle;
+use crate::services::RequestObserver;
 use crate::wakes::{Key, Wakes};
 
 /// A running engine. Dropping it does not stop it; [`Engine::stop`] does.
@@ -60,8 +60,8 @@ impl Engine {
             panics: Panics::default(),
             stop: CancellationToken::new(),
         });
-        let idle: Weak<dyn Idle> = Arc::<Context>::downgrade(&ctx);
-        ctx.deps.services.tell_idle_to(idle);
+        let observer: Weak<dyn RequestObserver> = Arc::<Context>::downgrade(&ctx);
+        ctx.deps.services.report_to(observer);
         let term = leases::first_term(&ctx, &identity).await?;
         ctx.leases.begin_term(term);
         leases::claim(&ctx).await?;

@@ -59,7 +59,7 @@ pub use hosts::{
 pub use inputs::{Image, Inputs, InputsError, MachineInputs, SshKeys, StartInputs};
 pub use output::{Batch, Output, Piece};
 pub use peers::RunJobs;
-pub use services::{Idle, NoServices, Services};
+pub use services::{NoServices, RequestObserver, Services};
 pub use wakes::Key;
 
 /// Why the engine could not do a step; the step is tried again.

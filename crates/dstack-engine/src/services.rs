@@ -5,9 +5,10 @@ use std::sync::Weak;
 
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
+use dstack_plan::services::autoscaling::Load;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
-use dstack_units::{GatewayId, InstanceId, JobId, RunId};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds};
 
 /// Passes requests on to the jobs of services.
 ///
@@ -37,27 +38,38 @@ pub trait Services: Send + Sync + Debug {
     fn gateways_changed(&self);
 
     /// Whether the job may still get requests, or requests are under way there; `gateway` is that of its run. Once it has none,
-    /// [`Idle::idle`] is told.
+    /// [`RequestObserver::idle`] is told.
     fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
 
     /// Whether requests reach a job that is registered. Without a gateway they do as soon as that is committed. Once they do,
-    /// [`Idle::published`] is told.
+    /// [`RequestObserver::published`] is told.
     fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
 
     /// Why the gateway of a run does not take the service, as all of its replicas say; `None`: it takes it, or they have yet to say.
     fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String>;
 
-    /// Tells this one, from now on, of each job that has no requests any more.
-    fn tell_idle_to(&self, idle: Weak<dyn Idle>);
+    /// Requests to the service that came within the last `window`, of 30, 60 or 300 s, or are still under way, also those that found
+    /// no replica; those that came to its gateway, where it has one. `None`: not known, such as by a server that has not counted for
+    /// so long.
+    fn load(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Option<Load>;
+
+    /// Whether requests to the service wait for its first replica.
+    fn is_awaited(&self, run: RunId) -> bool;
+
+    /// Tells this one, from now on, what happens to requests.
+    fn report_to(&self, observer: Weak<dyn RequestObserver>);
 }
 
-/// Whoever waits for the end of requests.
-pub trait Idle: Send + Sync + Debug {
+/// Whoever acts on what happens to requests.
+pub trait RequestObserver: Send + Sync + Debug {
     /// The job gets no requests any more, and none is under way.
     fn idle(&self, job: JobId);
 
     /// Something has changed about which jobs of the run get requests at its gateway.
     fn published(&self, run: RunId);
+
+    /// A request to a service has begun to wait for its first replica.
+    fn awaited(&self, run: RunId);
 }
 
 /// No requests are passed on: what is probed does not answer.
@@ -83,7 +95,13 @@ impl Services for NoServices {
     fn refusal(&self, _run: RunId, _gateway: GatewayId) -> Option<String> {
         None
     }
-    fn tell_idle_to(&self, _idle: Weak<dyn Idle>) {}
+    fn load(&self, _run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Option<Load> {
+        None
+    }
+    fn is_awaited(&self, _run: RunId) -> bool {
+        false
+    }
+    fn report_to(&self, _observer: Weak<dyn RequestObserver>) {}
 }
 
 /// What a commit changes of where requests go.

@@ -100,6 +100,7 @@ async fn proxy(replica: SocketAddr) -> SocketAddr {
         auth: false,
         strip_prefix: true,
         shares_origin: false,
+        starts_on_request: false,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

@@ -18,7 +18,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use attempt::{Answered, Attempt, Failure};
 use framing::{Unclear, framing};
@@ -27,6 +27,7 @@ use tries::Tries;
 use tunnel::Tunnel;
 
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
+use crate::later::later;
 use crate::limits::{Left, Limits, Permit};
 use crate::replica::{Sender, Visit};
 use crate::routes::Service;
@@ -39,6 +40,17 @@ pub trait Forward: Send + Sync + std::fmt::Debug {
     /// already, and the caller's dstack token is not among the headers any more. Extensions of the request that matter:
     /// [`Client`](crate::client::Client), and hyper's `OnUpgrade`, without which a WebSocket handshake is an ordinary request.
     async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody>;
+}
+
+/// Pause before a replica that was just started is asked again.
+const UNTIL_IT_LISTENS: Duration = Duration::from_secs(1);
+
+/// Starts replicas of services that have none until requests come.
+#[async_trait]
+pub trait Starter: Send + Sync + std::fmt::Debug {
+    /// Asks for a replica of the service, and waits until one gets requests: the service as it is then. `None`: the service has gone.
+    /// Whoever waits no more drops it.
+    async fn start(&self, service: &Service) -> Option<Arc<Service>>;
 }
 
 /// Extension of an answer of the forwarder itself: no replica has got anything of the request, so that it may be sent to another
@@ -72,6 +84,8 @@ pub struct Forwarder {
     random: Random,
     stats: Arc<StatsRegistry>,
     left: Left,
+    /// `None`: services start no replicas when requests come.
+    starter: Option<Arc<dyn Starter>>,
 }
 
 impl Default for Forwarder {
@@ -87,6 +101,7 @@ impl Forwarder {
             random,
             stats: Arc::default(),
             left: Left::of(Limits::default()),
+            starter: None,
         }
     }
 
@@ -94,6 +109,13 @@ impl Forwarder {
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.left = Left::of(limits);
+        self
+    }
+
+    /// Requests to services that start on requests wait for a replica that this one starts, as long as a replica may be silent.
+    #[must_use]
+    pub fn with_starter(mut self, starter: Arc<dyn Starter>) -> Self {
+        self.starter = Some(starter);
         self
     }
 
@@ -141,21 +163,62 @@ impl Forwarder {
     }
 }
 
-#[async_trait]
-impl Forward for Forwarder {
-    async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody> {
-        let started = Instant::now();
-        let mut outgoing = match Outgoing::new(request) {
-            Ok(outgoing) => outgoing,
-            Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
+impl Forwarder {
+    /// The service once it has a replica; `None`: it has one, or gets none by requests.
+    async fn started(&self, service: &Service) -> Option<Result<Arc<Service>, Refusal>> {
+        let starter = self.starter.as_ref()?;
+        if !service.starts_on_request || service.has_replicas() {
+            return None;
+        }
+        let started = tokio::time::timeout(service.read_timeout, starter.start(service));
+        Some(match started.await {
+            Ok(Some(service)) => Ok(service),
+            Ok(None) => Err(NO_REPLICA.not_received()),
+            Err(_) => Err(NOT_STARTED.not_received()),
+        })
+    }
+
+    /// A replica that was just started may get requests before it listens: until then it is asked again.
+    async fn first_answer(
+        &self,
+        service: &Service,
+        outgoing: &mut Outgoing,
+        listens_by: Instant,
+    ) -> Result<(Answered, Visit), Refusal> {
+        loop {
+            let answered = self.answered(service, outgoing).await;
+            let next = Instant::now() + UNTIL_IT_LISTENS;
+            match answered {
+                Err(refused)
+                    if refused.not_received.is_some() && service.has_replicas() && next < listens_by =>
+                {
+                    sleep_until(next).await;
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    /// `listens_by`: replicas have until then to listen.
+    async fn pass_on(
+        &self,
+        service: &Service,
+        mut request: UnderWay,
+        listens_by: Option<Instant>,
+    ) -> Response<ProxyBody> {
+        let outgoing = &mut request.outgoing;
+        let answered = match listens_by {
+            Some(by) => self.first_answer(service, outgoing, by).await,
+            None => self.answered(service, outgoing).await,
         };
-        let record = self.stats.begin(service.run_id, started);
-        let Some(permit) = self.left.take(outgoing.upgrade.is_some()) else {
-            return refuse(TOO_MANY.not_received(), record, outgoing);
-        };
-        match self.answered(service, &mut outgoing).await {
+        match answered {
             Ok(((response, sender), visit)) => {
                 let (head, body) = response.into_parts();
+                let UnderWay {
+                    outgoing,
+                    record,
+                    permit,
+                } = request;
                 let answer = Answer {
                     head,
                     body,
@@ -166,8 +229,49 @@ impl Forward for Forwarder {
                 };
                 answer.pass_on(outgoing, service)
             }
-            Err(refused) => refuse(refused, record, outgoing),
+            Err(refused) => request.refuse(refused),
         }
+    }
+}
+
+#[async_trait]
+impl Forward for Forwarder {
+    async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody> {
+        let started = Instant::now();
+        let outgoing = match Outgoing::new(request) {
+            Ok(outgoing) => outgoing,
+            Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
+        };
+        let record = self.stats.begin(service.run_id, started);
+        let Some(permit) = self.left.take(outgoing.upgrade.is_some()) else {
+            return refuse(TOO_MANY.not_received(), record, outgoing);
+        };
+        let request = UnderWay {
+            outgoing,
+            record,
+            permit,
+        };
+        match self.started(service).await {
+            None => self.pass_on(service, request, None).await,
+            Some(Ok(service)) => {
+                let listens_by = later(started, service.read_timeout);
+                self.pass_on(&service, request, Some(listens_by)).await
+            }
+            Some(Err(refused)) => request.refuse(refused),
+        }
+    }
+}
+
+/// A request that is counted, and has one of the places that there are for requests.
+struct UnderWay {
+    outgoing: Outgoing,
+    record: Record,
+    permit: Permit,
+}
+
+impl UnderWay {
+    fn refuse(self, refused: Refusal) -> Response<ProxyBody> {
+        refuse(refused, self.record, self.outgoing)
     }
 }
 
@@ -219,6 +323,13 @@ impl Refusal {
 }
 
 const NO_REPLICA: Refusal = Refusal::of(StatusCode::SERVICE_UNAVAILABLE, "The service has no replicas");
+const NOT_STARTED: Refusal = Refusal {
+    again_soon: true,
+    ..Refusal::of(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "No replica of the service has become ready in time",
+    )
+};
 const TOO_MANY: Refusal = Refusal {
     again_soon: true,
     ..Refusal::of(

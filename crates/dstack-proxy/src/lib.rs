@@ -31,7 +31,7 @@ pub mod stats;
 
 pub use body::{BoxError, ProxyBody, refusal};
 pub use client::{Client, Scheme};
-pub use forward::{Forward, Forwarder, NotReceived};
+pub use forward::{Forward, Forwarder, NotReceived, Starter};
 pub use limits::Limits;
 pub use replica::Replica;
 pub use routes::{ChatFormat, Model, Paths, Routes, Service};

@@ -33,8 +33,22 @@ pub struct Service {
     pub read_timeout: Duration,
     /// The model that it serves.
     pub model: Option<Model>,
+    /// It may have no replicas until requests come: those wait for one, and the service stays known without any.
+    pub starts_on_request: bool,
     /// Where it answers.
     pub replicas: Vec<Arc<Replica>>,
+}
+
+impl Service {
+    /// Whether there is a replica that gets requests, or that starts when some come.
+    pub(crate) fn can_answer(&self) -> bool {
+        self.starts_on_request || self.has_replicas()
+    }
+
+    /// Whether there is a replica that gets requests.
+    pub fn has_replicas(&self) -> bool {
+        self.replicas.iter().any(|replica| !replica.is_retired())
+    }
 }
 
 /// Which paths of a service are passed on.
@@ -103,7 +117,7 @@ impl Routes {
         self
     }
 
-    /// Without this replica, and without its service if it was the last.
+    /// Without this replica, and without its service if it was the last and does not start on requests.
     #[must_use]
     pub fn without_replica(&self, id: JobId) -> Self {
         let is_of = |service: &&Arc<Service>| service.replicas.iter().any(|replica| replica.id == id);
@@ -112,7 +126,7 @@ impl Routes {
         };
         let mut service = Service::clone(service);
         service.replicas.retain(|replica| replica.id != id);
-        match service.replicas.is_empty() {
+        match service.replicas.is_empty() && !service.starts_on_request {
             true => self.clone().without(service.run_id),
             false => self.clone().with(service),
         }

@@ -1,5 +1,5 @@
 //! What is counted of the requests of each service: for autoscaling and metrics. A request counts when it ends, if it reached a
-//! replica, or should have.
+//! replica, or should have; for autoscaling when it comes.
 
 mod histogram;
 mod windows;
@@ -67,6 +67,32 @@ impl StatsRegistry {
         Some(services.get(&run)?.snapshot(Instant::now()))
     }
 
+    /// Requests to a service that came within the last `seconds`, 300 at most, or are still under way, if those are more. `None`:
+    /// nothing was counted yet for so long.
+    pub fn load(&self, run: RunId, seconds: u64) -> Option<u64> {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.since) < Duration::from_secs(seconds) {
+            return None;
+        }
+        let services = self.services.load();
+        Some(services.get(&run).map_or(0, |stats| stats.load(now, seconds)))
+    }
+
+    /// So many requests to a service have come elsewhere: they count for its load.
+    pub fn add_arrived(&self, run: RunId, requests: u64) {
+        if requests > 0 {
+            let stats = self.of(run);
+            let second = stats.second(Instant::now());
+            stats.counts.lock().frames.arrive(second, requests);
+        }
+    }
+
+    /// Requests to a service that have come here since the beginning.
+    pub fn arrived(&self, run: RunId) -> u64 {
+        let services = self.services.load();
+        services.get(&run).map_or(0, |stats| stats.counts.lock().arrived)
+    }
+
     /// Forgets a service. A request to it that comes later is counted from 0, until it is forgotten again.
     pub fn forget(&self, run: RunId) {
         self.retain(|one| one != run);
@@ -87,7 +113,7 @@ impl StatsRegistry {
     /// A request to a service begins at this time.
     pub(crate) fn begin(&self, run: RunId, started: Instant) -> Record {
         let stats = self.of(run);
-        stats.asked(started);
+        stats.begin(started);
         Record {
             stats,
             started,
@@ -103,6 +129,7 @@ impl StatsRegistry {
         let new = Arc::new(ServiceStats {
             since: self.since,
             last: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
             counts: Locked::default(),
         });
         new.asked(Instant::now());
@@ -133,12 +160,16 @@ struct ServiceStats {
     since: Instant,
     /// When the last request came, in milliseconds since then.
     last: AtomicU64,
+    /// Requests under way.
+    under_way: AtomicU64,
     counts: Locked<Counts>,
 }
 
 #[derive(Debug, Default)]
 struct Counts {
     frames: Frames,
+    /// Requests that have come.
+    arrived: u64,
     by_class: [u64; 5],
     head: Histogram,
     total: Histogram,
@@ -149,6 +180,20 @@ impl ServiceStats {
         let millis = now.saturating_duration_since(self.since).as_millis();
         self.last
             .fetch_max(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn begin(&self, now: Instant) {
+        self.asked(now);
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let second = self.second(now);
+        let mut counts = self.counts.lock();
+        counts.arrived += 1;
+        counts.frames.arrive(second, 1);
+    }
+
+    fn load(&self, now: Instant, seconds: u64) -> u64 {
+        let arrived = self.counts.lock().frames.arrived(self.second(now), seconds);
+        arrived.max(self.under_way.load(Ordering::Relaxed))
     }
 
     fn second(&self, now: Instant) -> u64 {
@@ -200,6 +245,7 @@ impl Drop for Record {
     fn drop(&mut self) {
         let now = Instant::now();
         let total = now.saturating_duration_since(self.started);
+        self.stats.under_way.fetch_sub(1, Ordering::Relaxed);
         self.stats
             .add(now, self.status, self.head.unwrap_or(total), total);
     }
@@ -265,6 +311,32 @@ mod tests {
         let stats = StatsRegistry::default();
         drop(stats.begin(run(1), Instant::now()));
         assert_eq!(stats.snapshot(run(1)).unwrap().by_class, [0, 0, 0, 1, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn for_scaling_a_request_counts_when_it_comes_and_as_long_as_it_is_under_way() {
+        let stats = StatsRegistry::default();
+        let long = stats.begin(run(1), Instant::now());
+        drop(stats.begin(run(1), Instant::now()));
+        assert_eq!(stats.load(run(1), 30), None, "it has not counted for so long");
+        advance(Duration::from_secs(30)).await;
+        assert_eq!((stats.load(run(1), 30), stats.load(run(1), 60)), (Some(1), None));
+        drop(stats.begin(run(1), Instant::now()));
+        drop(stats.begin(run(1), Instant::now()));
+        assert_eq!(stats.load(run(1), 30), Some(2));
+        advance(Duration::from_secs(30)).await;
+        assert_eq!(
+            (stats.load(run(1), 30), stats.load(run(1), 60)),
+            (Some(1), Some(2))
+        );
+        drop(long);
+        assert_eq!(
+            (stats.load(run(1), 30), stats.load(run(2), 30)),
+            (Some(0), Some(0))
+        );
+        stats.add_arrived(run(1), 7);
+        assert_eq!(stats.load(run(1), 30), Some(7));
+        assert_eq!(stats.arrived(run(1)), 4, "of those that came here");
     }
 
     #[tokio::test(start_paused = true)]

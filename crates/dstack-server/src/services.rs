@@ -4,8 +4,10 @@
 mod feed;
 mod gateways;
 mod load;
+mod others;
 mod probe;
 mod replicas;
+mod waiting;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -16,19 +18,24 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use dstack_agent_api::http::Connector;
-use dstack_engine::services::Idle;
+use dstack_engine::services::RequestObserver;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
+use dstack_plan::services::autoscaling::Load;
 use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
+use dstack_system::clock::SharedClock;
 use dstack_system::{Locked, task};
-use dstack_units::{GatewayId, InstanceId, JobId, RunId};
+use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use self::gateways::{Gateways, Rules};
+use self::others::{Others, Telling};
 use self::replicas::Replicas;
+use self::waiting::Waiting;
 use crate::settings::Settings;
 use crate::state::Data;
 use crate::wiring::GatewayHosts;
@@ -51,18 +58,22 @@ struct Inner {
     /// Of this server, among those that share the database.
     name: String,
     database: Database,
+    clock: SharedClock,
     /// How long a replica may be silent.
     read_timeout: Duration,
     forwarder: Arc<Forwarder>,
     models: ModelApi,
     ports: OnceLock<Arc<dyn Ports>>,
-    routes: ArcSwap<Routes>,
+    routes: Arc<ArcSwap<Routes>>,
+    waiting: Arc<Waiting>,
     replicas: Replicas,
     reading: Locked<Reading>,
     /// Something is to be read.
     wanted: Notify,
-    /// Whoever waits for the end of requests.
-    idle: Locked<Option<Weak<dyn Idle>>>,
+    /// Services whose replicas follow their requests.
+    scaled: Locked<BTreeSet<RunId>>,
+    telling: Locked<Telling>,
+    others: Locked<Others>,
     gateways: Arc<Gateways>,
 }
 
@@ -86,21 +97,35 @@ impl ServiceRoutes {
             acme: settings.acme(),
         };
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
-        let forwarder = Arc::new(Forwarder::new(random.clone()).with_limits(limits));
+        let routes = Arc::<ArcSwap<Routes>>::default();
+        let waiting = Arc::new(Waiting::new(Arc::clone(&routes)));
+        let forwarder = Forwarder::new(random.clone()).with_limits(limits);
+        let forwarder = Arc::new(forwarder.with_starter(Arc::clone(&waiting) as _));
         let through = Arc::clone(&forwarder) as _;
+        let gateways = Gateways::new(data.database.clone(), random.clone(), rules, Arc::clone(&waiting));
         Self(Arc::new(Inner {
             name: random.uuid().to_string(),
             database: data.database.clone(),
             read_timeout,
-            models: ModelApi::new(through, Arc::new(NoAccounting), prompts, clock, random.clone()),
+            models: ModelApi::new(
+                through,
+                Arc::new(NoAccounting),
+                prompts,
+                Arc::clone(&clock),
+                random.clone(),
+            ),
+            clock,
             forwarder,
             ports: OnceLock::new(),
-            routes: ArcSwap::default(),
+            routes,
+            waiting,
             replicas: Replicas::default(),
             reading: Locked::default(),
             wanted: Notify::new(),
-            idle: Locked::default(),
-            gateways: Arc::new(Gateways::new(data.database.clone(), data.random.clone(), rules)),
+            scaled: Locked::default(),
+            telling: Locked::default(),
+            others: Locked::default(),
+            gateways: Arc::new(gateways),
         }))
     }
 
@@ -162,15 +187,8 @@ impl Inner {
             }
             leaving.idle().await;
             inner.replicas.forget(job);
-            inner.tell_idle(job);
+            inner.waiting.report(|observer| observer.idle(job));
         });
-    }
-
-    fn tell_idle(&self, job: JobId) {
-        let idle = self.idle.lock().clone();
-        if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
-            idle.idle(job);
-        }
     }
 }
 
@@ -232,9 +250,23 @@ impl dstack_engine::Services for ServiceRoutes {
         self.0.gateways.refusal(run, gateway)
     }
 
-    fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
-        self.0.gateways.tell_idle_to(Weak::clone(&idle));
-        *self.0.idle.lock() = Some(idle);
+    fn load(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Option<Load> {
+        let seconds = u64::try_from(window.0).ok()?;
+        if let Some(gateway) = gateway {
+            return self.0.gateways.load(run, gateway, seconds);
+        }
+        let requests = self.0.forwarder.stats().load(run, seconds)?;
+        let window = Duration::from_secs(seconds);
+        let is_unknown = self.0.others.lock().is_unknown(run, window, Instant::now());
+        (!is_unknown).then_some(Load { requests })
+    }
+
+    fn is_awaited(&self, run: RunId) -> bool {
+        self.0.waiting.is_awaited(run) || self.0.others.lock().is_awaited(run, Instant::now())
+    }
+
+    fn report_to(&self, observer: Weak<dyn RequestObserver>) {
+        self.0.waiting.report_to(observer);
     }
 }
 

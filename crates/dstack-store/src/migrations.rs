@@ -31,7 +31,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0026_leaving.sql"),
     include_str!("../migrations/0027_ending_jobs.sql"),
     include_str!("../migrations/0028_probes.sql"),
-    include_str!("../migrations/0029_gateways.sql"),
+    include_str!("../migrations/0029_scaling.sql"),
+    include_str!("../migrations/0030_gateways.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -12,7 +12,8 @@ pub const ACCESS: &str = "dstack_access";
 /// What is told on [`ACCESS`] of every change.
 pub const ACCESS_CHANGED: &str = "changed";
 
-/// On which servers tell each other of services whose requests go elsewhere: the text is who tells it, and the id of the run.
+/// On which servers tell each other of services whose requests go elsewhere: the text is who tells it, and the id of the run. After
+/// that come numbers where it tells of requests instead that came through it.
 pub const SERVICES: &str = "dstack_services";
 
 /// Hears what is told on one channel, in the order of the transactions that told it.

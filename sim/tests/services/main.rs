@@ -10,6 +10,7 @@
 
 mod draining;
 mod probes;
+mod scaling;
 
 use std::sync::Arc;
 use std::time::Duration;

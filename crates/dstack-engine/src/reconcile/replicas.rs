@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use dstack_model::configurations::service::{ReplicaGroup, ServiceConfiguration};
 use dstack_model::runs::{JobSpec, JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::services::autoscaling::Demand;
 use dstack_plan::services::registration::{self, Standing};
-use dstack_plan::services::replicas::{self, Job, Slot};
-use dstack_store::Sealed;
+use dstack_plan::services::replicas::{self, Changes, Job, Slot};
 use dstack_store::rows::{JobRow, RunRow, TransitionError};
+use dstack_store::{Json, Sealed};
 use dstack_units::Time;
 
 use super::run::{Change, end_jobs};
@@ -25,6 +27,7 @@ fn planned<'a>(ctx: &Context, run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a
         status: row.status(),
         reason: row.termination_reason(),
         out_of_date: row.deployment_num < run.deployment_num,
+        submitted_at: row.submitted_at,
         changed_at: row.last_processed_at,
         running_at: row.running_at,
         serves: serves(ctx, run, row),
@@ -43,26 +46,78 @@ fn serves(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
         })
 }
 
+/// What is known of the requests to a service.
+fn demand(ctx: &Context, run: &RunRow, service: &ServiceConfiguration) -> Demand {
+    let services = &ctx.deps.services;
+    let load = |group: ReplicaGroup| {
+        let window = group.scaling?.effective_window();
+        Some((
+            group.name.unwrap_or_default(),
+            services.load(run.id, run.gateway_id, window)?,
+        ))
+    };
+    Demand {
+        wanted: run.desired_replica_counts.as_deref().cloned().unwrap_or_default(),
+        loads: service.replica_groups().into_iter().filter_map(load).collect(),
+        awaited: services.is_awaited(run.id),
+    }
+}
+
+/// The replicas with which a run starts.
+fn first(ctx: &Context, run: &RunRow, latest: &[&JobRow], now: Time) -> Changes {
+    match run.run_spec.configuration.service() {
+        Some(service) => replicas::start(
+            service,
+            &planned(ctx, run, latest),
+            &demand(ctx, run, service),
+            now,
+        ),
+        None => {
+            let start = replicas::first(&run.run_spec);
+            Changes {
+                wanted: count(start.len()),
+                start,
+                ..Changes::default()
+            }
+        }
+    }
+}
+
 /// All jobs of a run that has none, or none that lives.
 pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
-    let slots = match change.run.run_spec.configuration.service() {
-        Some(service) => replicas::start(service, &planned(ctx, &change.run, latest)),
-        None => replicas::first(&change.run.run_spec),
-    };
-    if slots.is_empty() {
-        change.run.wait(Wait::indefinite(WaitReason::Replicas));
+    let first = first(ctx, &change.run, latest, now);
+    change.look_at = first.look_at;
+    if first.start.is_empty() {
+        change.want(&first);
+        let reason = match first.wanted_of.is_empty() {
+            true => WaitReason::Replicas,
+            false => WaitReason::Requests,
+        };
+        change.run.wait(Wait::indefinite(reason));
         return Ok(());
     }
-    match create(ctx, &slots, latest, change, now).await {
+    match create(ctx, &first.start, latest, change, now).await {
         Ok(()) => {
             change.run.follow_jobs(RunStatus::Submitted)?;
-            change.run.desired_replica_count = count(slots.len());
+            change.want(&first);
             Ok(())
         }
         Err(InputsError::Refused(reason)) => give_up(&reason, change, now),
         Err(error @ InputsError::Transient(_)) => {
             wait_for_inputs(&error, change, now);
             Ok(())
+        }
+    }
+}
+
+impl Change {
+    /// So many replicas are wanted from now on.
+    fn want(&mut self, next: &Changes) {
+        let run = &mut self.run;
+        run.desired_replica_count = next.wanted;
+        if run.desired_replica_counts.as_deref() != Some(&next.wanted_of) {
+            let scales = !next.wanted_of.is_empty();
+            run.desired_replica_counts = scales.then(|| Json::new(next.wanted_of.clone()));
         }
     }
 }
@@ -100,8 +155,10 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
-    let next = replicas::next(service, &planned(ctx, &change.run, latest), now);
-    change.run.desired_replica_count = next.wanted;
+    let demand = demand(ctx, &change.run, service);
+    let next = replicas::next(service, &planned(ctx, &change.run, latest), &demand, now);
+    change.want(&next);
+    change.look_at = next.look_at;
     if let Some(at) = next.wake_at {
         change.run.wake_at(at);
     }

@@ -57,6 +57,7 @@ pub(super) async fn advance(ctx: &Context, snapshot: &RunSnapshot) -> Result<Cha
     // Several steps in one commit, as long as they concern the run alone.
     for _ in 0..STEPS {
         let before = change.run.clone();
+        change.look_at = None;
         step(ctx, snapshot, &latest, &mut change, now).await?;
         let (from, to) = (before.status(), change.run.status());
         // The change of the run's status comes before those of its jobs that follow from it.
@@ -70,7 +71,8 @@ pub(super) async fn advance(ctx: &Context, snapshot: &RunSnapshot) -> Result<Cha
             break;
         }
     }
-    ctx.wakes.wake_at(EntityRef::Run(id), change.run.next_wake_at());
+    let look_at = change.run.next_wake_at().into_iter().chain(change.look_at);
+    ctx.wakes.wake_at(EntityRef::Run(id), look_at.min());
     if change.run != snapshot.run {
         change.run.last_processed_at = now;
         changes.touch(change.run);
@@ -158,6 +160,8 @@ pub(super) struct Change {
     pub(super) run: RunRow,
     /// The run's wait as it is stored.
     pub(super) stored_wait: Wait,
+    /// When its requests are looked at again. Not stored: who starts anew looks at once.
+    pub(super) look_at: Option<Time>,
     jobs: Vec<JobChange>,
     notes: Vec<String>,
 }
@@ -176,6 +180,7 @@ impl Change {
         Self {
             run: run.clone(),
             stored_wait: run.stored_wait(),
+            look_at: None,
             jobs: Vec::new(),
             notes: Vec::new(),
         }

@@ -242,6 +242,7 @@ fn site(
         },
         read_timeout: Duration::from_secs(record.read_timeout.max(1)),
         shares_origin: false,
+        starts_on_request: false,
         model: record.model.as_ref().map(model),
         replicas,
     };

@@ -25,7 +25,11 @@ async fn only_who_has_the_token_calls_the_gateway() {
     own.configure(&AcmeSettings::default()).await.unwrap();
     assert_eq!(own.registered().await.unwrap(), Registered::default());
     let refused = own.unregister_service("main", "web").await.unwrap_err();
-    assert_eq!(refused.status().map(|status| status.as_u16()), Some(400), "{refused}");
+    assert_eq!(
+        refused.status().map(|status| status.as_u16()),
+        Some(400),
+        "{refused}"
+    );
 
     let others = client(&setup, "other").health().await;
     assert!(matches!(others, Err(CallError::Unproven { .. })), "{others:?}");

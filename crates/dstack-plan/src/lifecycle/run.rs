@@ -128,6 +128,24 @@ fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     }
 }
 
+/// Whether nothing came of a job but that it is not wanted any more.
+fn is_scaled_down(job: &JobFacts<'_>) -> bool {
+    job.superseded || job.reason == Some(JobTerminationReason::ScaledDown)
+}
+
+/// A service that is to have no replicas at the moment. It waits until it is to have some, which is at once if it is so already.
+fn without_replicas(facts: &Facts<'_>) -> Decision {
+    match facts.jobs.iter().all(|job| job.status.is_finished()) {
+        true => Decision::Requeue { attempt: 0 },
+        // Others may be started meanwhile.
+        false => Decision::Follow {
+            status: facts.status,
+            retry_replicas: Vec::new(),
+            retry_at: None,
+        },
+    }
+}
+
 /// What the jobs of a run add up to.
 #[derive(Debug, Default)]
 struct Tally {
@@ -143,6 +161,9 @@ struct Tally {
 }
 
 fn active(facts: &Facts<'_>, now: Time) -> Decision {
+    if facts.service && facts.jobs.iter().all(is_scaled_down) {
+        return without_replicas(facts);
+    }
     let tally = tally(facts, now);
     let master_done = || {
         facts
@@ -261,5 +282,65 @@ fn terminating(facts: &Facts<'_>) -> Decision {
         Decision::Reschedule
     } else {
         Decision::Finish(reason.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_millis(1_790_000_000_000);
+
+    fn job(status: JobStatus, reason: JobTerminationReason) -> JobFacts<'static> {
+        JobFacts {
+            replica_num: 0,
+            job_num: 0,
+            status,
+            reason: Some(reason),
+            superseded: false,
+            changed_at: NOW,
+            submission_num: 0,
+            retry: RetryFacts {
+                retry: None,
+                reason: Some(reason),
+                run_started_at: NOW,
+                last_provisioned_at: None,
+            },
+        }
+    }
+
+    fn decided(jobs: Vec<JobFacts<'_>>) -> Decision {
+        let facts = Facts {
+            status: RunStatus::Running,
+            termination_reason: None,
+            resubmission_attempt: 3,
+            jobs_changed_at: NOW,
+            master_done_ends: false,
+            service: true,
+            scheduled: false,
+            next_triggered_at: None,
+            jobs,
+        };
+        decide(&facts, NOW)
+    }
+
+    #[test]
+    fn a_service_whose_replicas_are_not_wanted_waits_for_new_ones_and_has_not_failed() {
+        let scaled_down = |status| job(status, JobTerminationReason::ScaledDown);
+        let ended = Decision::Requeue { attempt: 0 };
+        assert_eq!(decided(vec![]), ended);
+        assert_eq!(decided(vec![scaled_down(JobStatus::Terminated)]), ended);
+        // New ones may start before the last one has ended.
+        let ending = Decision::Follow {
+            status: RunStatus::Running,
+            retry_replicas: vec![],
+            retry_at: None,
+        };
+        assert_eq!(decided(vec![scaled_down(JobStatus::Terminating)]), ending);
+        let failed = job(JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+        assert_eq!(
+            decided(vec![scaled_down(JobStatus::Terminated), failed]),
+            Decision::Terminate(RunTerminationReason::JobFailed)
+        );
     }
 }

@@ -102,6 +102,8 @@ pub enum WaitReason {
     Schedule,
     /// A service with `replicas: 0`.
     Replicas,
+    /// A service that has no replicas until requests come.
+    Requests,
     /// The run ends, because its jobs cannot be made.
     EndWithoutJobs,
     /// The jobs of a deployment, or of a run's next attempt, cannot be made now.
@@ -348,6 +350,7 @@ impl fmt::Display for WaitReason {
             Self::NextAttempt => f.write_str("the next attempt after a failed one"),
             Self::Schedule => f.write_str("its schedule"),
             Self::Replicas => f.write_str("replicas to be asked for: `replicas` is 0"),
+            Self::Requests => f.write_str("requests: replicas are started when some come"),
             Self::EndWithoutJobs => f.write_str("its end: its jobs cannot be made"),
             Self::JobsMade { deployment, error } => {
                 write!(f, "the jobs of deployment {deployment}: {error}")

@@ -101,17 +101,6 @@ fn check(service: &ServiceConfiguration) -> Result<(), PlanError> {
              property from the service configuration",
         ));
     }
-    let scales = |replicas: &dstack_units::Range<i64>| replicas.min != replicas.max;
-    if service
-        .replica_groups()
-        .iter()
-        .any(|group| scales(&group.replicas))
-    {
-        return Err(PlanError::new(
-            "Auto-scaling is not supported when running services without a gateway. Please configure a gateway or set \
-             `replicas` to a fixed value in the service configuration",
-        ));
-    }
     if !service.rate_limits.is_empty() {
         return Err(PlanError::new(
             "Rate limits are not supported when running services without a gateway. Please configure a gateway or remove \
@@ -232,11 +221,16 @@ mod tests {
         assert_eq!(base_url(&tgi), "https://gateway.e.com");
     }
 
+    /// dstack 0.22.5 scales services with a gateway only.
+    #[test]
+    fn a_service_scales_without_a_gateway() {
+        let scaling = json!({"replicas": "0..2", "scaling": {"metric": "rps", "target": 1}});
+        without_gateway("main", "web", &service(&scaling)).unwrap();
+    }
+
     #[test]
     fn what_only_a_gateway_does_is_refused() {
         assert!(refusal(&json!({"https": false})).starts_with("Setting `https: False` is not allowed"));
-        let scaling = json!({"replicas": "1..2", "scaling": {"metric": "rps", "target": 1}});
-        assert!(refusal(&scaling).starts_with("Auto-scaling is not supported"));
         let limits = json!({"rate_limits": [{"rps": 1}]});
         assert!(refusal(&limits).starts_with("Rate limits are not supported"));
         let tgi = json!({"model": {"format": "tgi", "name": "m", "eos_token": "e"}});

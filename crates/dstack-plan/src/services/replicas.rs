@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::configurations::service::{ReplicaGroup, ServiceConfiguration};
 use dstack_model::limits::MAX_JOBS_OF_RUN;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
+use super::autoscaling::{self, Demand};
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
@@ -27,7 +28,8 @@ pub struct Slot {
 /// The replicas with which a run starts: one of a task or a dev environment, as many as each group asks for of a service.
 pub fn first(run: &RunSpec) -> Vec<Slot> {
     match run.configuration.service() {
-        Some(service) => start(service, &[]),
+        // Nothing is asked of it yet: the time does not matter.
+        Some(service) => start(service, &[], &Demand::default(), Time::from_millis(0)).start,
         None => vec![Slot { group: None, num: 0 }],
     }
 }
@@ -45,6 +47,8 @@ pub struct Job<'a> {
     pub reason: Option<JobTerminationReason>,
     /// Of an older deployment than the run.
     pub out_of_date: bool,
+    /// When it was submitted.
+    pub submitted_at: Time,
     /// When it changed last.
     pub changed_at: Time,
     /// When its commands started.
@@ -66,12 +70,47 @@ pub struct Changes {
     pub stop: Vec<i64>,
     /// Replicas wanted, of all groups.
     pub wanted: i64,
+    /// Replicas wanted of each group that scales.
+    pub wanted_of: BTreeMap<String, i64>,
     /// When a replica that ended by itself is started again.
     pub wake_at: Option<Time>,
+    /// When the requests are to be looked at again.
+    pub look_at: Option<Time>,
+}
+
+impl Changes {
+    /// How many replicas of a group are wanted now. `scaled_at`: when it last got or lost one.
+    fn want(&mut self, group: &ReplicaGroup, demand: &Demand, scaled_at: Option<Time>, now: Time) -> i64 {
+        let name = group.name.as_deref().unwrap_or_default();
+        let known = demand.of(name, &group.replicas, group.scaling.as_ref(), scaled_at);
+        let wanted = autoscaling::desired(&known, now).clamp(0, MAX_JOBS_OF_RUN);
+        self.wanted += wanted;
+        if group.scaling.is_some() {
+            self.wanted_of.insert(name.to_owned(), wanted);
+        }
+        let look_at = autoscaling::look_at(&known, wanted, now);
+        self.look_at = self.look_at.into_iter().chain(look_at).min();
+        wanted
+    }
+}
+
+/// Whether the number of a service's replicas follows its requests.
+pub fn scales(service: &ServiceConfiguration) -> bool {
+    service
+        .replica_groups()
+        .iter()
+        .any(|group| group.scaling.is_some())
+}
+
+/// Whether a service may have no replicas until requests come.
+pub fn starts_on_request(service: &ServiceConfiguration) -> bool {
+    let starts =
+        |group: &ReplicaGroup| autoscaling::starts_on_request(&group.replicas, group.scaling.as_ref());
+    service.replica_groups().iter().any(starts)
 }
 
 /// The next step of a service whose jobs are these.
-pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Changes {
+pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, now: Time) -> Changes {
     let mut replicas: BTreeMap<&str, BTreeMap<i64, Vec<&Job<'_>>>> = BTreeMap::new();
     for job in jobs {
         let group = replicas.entry(job.group).or_default();
@@ -80,22 +119,21 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Chan
     let mut changes = Changes::default();
     let mut numbers = Numbers::after(jobs);
     for group in service.replica_groups() {
-        let name = group.name.unwrap_or_default();
-        let members = replicas.remove(name.as_str()).unwrap_or_default();
+        let name = group.name.as_deref().unwrap_or_default();
+        let members = replicas.remove(name).unwrap_or_default();
         let stages: Vec<Replica> = members
             .iter()
             .map(|(num, jobs)| replica(*num, jobs, now, &mut changes.wake_at))
             .collect();
-        let wanted = group.replicas.min.unwrap_or(0).clamp(0, MAX_JOBS_OF_RUN);
+        let wanted = changes.want(&group, demand, scaled_at(&members), now);
         let step = rollout::step(&stages, wanted);
         let ended: Vec<i64> = stages
             .iter()
             .filter(|one| one.stage == Stage::Ended)
             .map(|one| one.num)
             .collect();
-        changes.wanted += wanted;
         changes.stop.extend(step.stop);
-        changes.start.extend(numbers.take(step.start, &ended, &name));
+        changes.start.extend(numbers.take(step.start, &ended, name));
     }
     // What is left belongs to groups that are not in the configuration any more.
     for members in replicas.into_values() {
@@ -108,21 +146,32 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Chan
     changes
 }
 
+/// When a group last got or lost a replica.
+fn scaled_at(members: &BTreeMap<i64, Vec<&Job<'_>>>) -> Option<Time> {
+    let is_there = |job: &&Job<'_>| !job.status.is_finished() && !is_stopped(job);
+    let changed = |jobs: &Vec<&Job<'_>>| match jobs.iter().any(is_there) {
+        true => jobs.iter().map(|job| job.submitted_at).min(),
+        false => jobs.iter().map(|job| job.changed_at).max(),
+    };
+    members.values().filter_map(changed).max()
+}
+
 /// The replicas with which a service starts again, all jobs that it had being over.
-pub fn start(service: &ServiceConfiguration, jobs: &[Job<'_>]) -> Vec<Slot> {
+pub fn start(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, now: Time) -> Changes {
     let mut numbers = Numbers::after(jobs);
-    let mut slots = Vec::new();
+    let mut changes = Changes::default();
     for group in service.replica_groups() {
-        let name = group.name.unwrap_or_default();
+        let name = group.name.as_deref().unwrap_or_default();
         let ended: BTreeSet<i64> = jobs
             .iter()
             .filter(|job| job.group == name)
             .map(|job| job.replica_num)
             .collect();
         let ended: Vec<i64> = ended.into_iter().collect();
-        slots.extend(numbers.take(group.replicas.min.unwrap_or(0), &ended, &name));
+        let wanted = changes.want(&group, demand, None, now);
+        changes.start.extend(numbers.take(wanted, &ended, name));
     }
-    slots
+    changes
 }
 
 /// Gives numbers to replicas: those of ended replicas of the group first, then new ones.

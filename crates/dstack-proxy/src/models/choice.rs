@@ -43,22 +43,34 @@ fn answers(model: &Model, endpoint: Endpoint) -> bool {
     }
 }
 
-/// Those that have replicas, in a random order in which each is as likely to be next as it has replicas.
-pub(super) fn in_order(mut services: Vec<Arc<Service>>, random: &Random) -> Vec<Arc<Service>> {
-    services.retain(|service| !service.replicas.is_empty());
+/// Those that have replicas, in a random order in which each is as likely to be next as it has replicas; then one of those that start
+/// one on a request.
+pub(super) fn in_order(services: Vec<Arc<Service>>, random: &Random) -> Vec<Arc<Service>> {
+    let (mut running, mut others): (Vec<_>, Vec<_>) =
+        services.into_iter().partition(|service| service.has_replicas());
+    others.retain(|service| service.starts_on_request);
     let mut ordered = Vec::new();
-    while !services.is_empty() {
-        let drawn = draw(&services, random);
-        ordered.push(services.swap_remove(drawn));
+    while !running.is_empty() {
+        let drawn = draw(&running, random);
+        ordered.push(running.swap_remove(drawn));
+    }
+    // One start is waited for, and not one after the other.
+    if !others.is_empty() {
+        ordered.push(others.swap_remove(below(others.len(), random)));
     }
     ordered
 }
 
-/// The service as it is now; none if it has gone, has no replica any more, or has another model.
+fn below(bound: usize, random: &Random) -> usize {
+    let drawn = random.below(u64::try_from(bound).unwrap_or(u64::MAX));
+    usize::try_from(drawn).unwrap_or_default()
+}
+
+/// The service as it is now; none if it has gone, has no replica any more and starts none, or has another model.
 pub(super) fn present(routes: &Routes, service: &Service) -> Option<Arc<Service>> {
     let mut present = routes.of_project(&service.project);
     let found = present.find(|found| found.run_id == service.run_id)?;
-    let is_same = found.model == service.model && !found.replicas.is_empty();
+    let is_same = found.model == service.model && found.can_answer();
     is_same.then(|| Arc::clone(found))
 }
 
@@ -91,5 +103,25 @@ mod tests {
             firsts += usize::from(ordered[0].run == "three");
         }
         assert!((680..820).contains(&firsts), "{firsts}");
+    }
+
+    #[test]
+    fn one_that_would_have_to_start_comes_last() {
+        let starting = |run: &str| {
+            Arc::new(Service {
+                starts_on_request: true,
+                ..openai_service(run, "m", 0)
+            })
+        };
+        let running = Arc::new(openai_service("running", "m", 1));
+        let services = vec![starting("one"), running, starting("two")];
+        let random = Random::seeded(1);
+        let mut lasts = std::collections::BTreeSet::new();
+        for _ in 0..50 {
+            let ordered = in_order(services.clone(), &random);
+            assert_eq!((ordered.len(), ordered[0].run.as_str()), (2, "running"));
+            lasts.insert(ordered[1].run.clone());
+        }
+        assert_eq!(lasts.len(), 2);
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn plain_service(run: &str) -> Service {
         auth: true,
         strip_prefix: true,
         shares_origin: false,
+        starts_on_request: false,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

@@ -5,10 +5,13 @@ use std::time::Duration;
 /// The longest window, in seconds; older requests are forgotten.
 const KEPT: u64 = 300;
 
-/// Requests that ended within one second.
+/// Requests of one second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Frame {
     second: u64,
+    /// That came.
+    arrived: u64,
+    /// That ended.
     requests: u64,
     /// Until the head of the answer, of all together.
     head: Duration,
@@ -40,27 +43,49 @@ impl Default for Frames {
 }
 
 impl Frames {
+    /// So many requests have come.
+    pub(super) fn arrive(&mut self, second: u64, requests: u64) {
+        if let Some(frame) = self.frame(second) {
+            frame.arrived += requests;
+        }
+    }
+
+    /// A request has ended.
     pub(super) fn add(&mut self, second: u64, head: Duration, total: Duration) {
+        if let Some(frame) = self.frame(second) {
+            frame.requests += 1;
+            frame.head += head;
+            frame.total += total;
+        }
+    }
+
+    fn frame(&mut self, second: u64) -> Option<&mut Frame> {
         let place = usize::try_from(second % KEPT).unwrap_or(0);
-        let Some(frame) = self.0.get_mut(place) else {
-            return;
-        };
+        let frame = self.0.get_mut(place)?;
         if frame.second != second {
             *frame = Frame {
                 second,
                 ..Frame::default()
             };
         }
-        frame.requests += 1;
-        frame.head += head;
-        frame.total += total;
+        Some(frame)
+    }
+
+    fn within(&self, now: u64, seconds: u64) -> impl Iterator<Item = &Frame> {
+        self.0
+            .iter()
+            .filter(move |frame| frame.second <= now && frame.second + seconds > now)
+    }
+
+    /// Requests that came in the last `seconds` at this time, as [`Frames::window`] has them.
+    pub(super) fn arrived(&self, now: u64, seconds: u64) -> u64 {
+        self.within(now, seconds).map(|frame| frame.arrived).sum()
     }
 
     /// The last `seconds` at this time, the present second among them; 300 at most.
     pub(super) fn window(&self, now: u64, seconds: u64) -> Window {
-        let inside = |frame: &&Frame| frame.second <= now && frame.second + seconds > now;
         let (mut requests, mut head, mut total) = (0, Duration::ZERO, Duration::ZERO);
-        for frame in self.0.iter().filter(inside) {
+        for frame in self.within(now, seconds) {
             requests += frame.requests;
             head += frame.head;
             total += frame.total;

@@ -189,6 +189,7 @@ pub(crate) fn service(replicas: impl IntoIterator<Item = Replica>, read_timeout:
         auth: false,
         strip_prefix: true,
         shares_origin: false,
+        starts_on_request: false,
         paths: Paths::All,
         read_timeout,
         model: None,

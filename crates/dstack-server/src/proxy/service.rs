@@ -191,6 +191,7 @@ mod tests {
             paths,
             read_timeout: std::time::Duration::from_secs(1),
             shares_origin: true,
+            starts_on_request: false,
             model: None,
             replicas: Vec::new(),
         }

@@ -9,8 +9,10 @@ use dstack_store::StoreError;
 use dstack_store::notices::SERVICES;
 use dstack_system::{chain, task};
 use dstack_units::RunId;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::others::{TELL_INTERVAL, Told};
 use super::{Inner, ServiceRoutes, load};
 
 /// Pause before the database is listened to again.
@@ -31,7 +33,7 @@ impl ServiceRoutes {
     /// # Errors
     /// The database does not answer.
     pub async fn load(&self) -> Result<(), StoreError> {
-        let runs = self.0.database.services().registered_runs().await?;
+        let runs = self.0.database.services().runs().await?;
         for batch in runs.chunks(BATCH) {
             // What cannot be read now is read when its time has come.
             for run in self.0.read_each(batch).await {
@@ -51,11 +53,25 @@ impl ServiceRoutes {
             routes.read_wanted().await;
         });
         if self.0.database.is_shared() {
-            self.until(
-                stop,
-                "hear of services",
-                |routes| async move { routes.hear().await },
-            );
+            self.until(stop.clone(), "hear of services", |routes| async move {
+                routes.hear().await;
+            });
+            self.until(stop, "tell of requests", |routes| async move {
+                routes.tell_of_requests().await;
+            });
+        }
+    }
+
+    /// Tells the servers that share the database of requests to services that scale.
+    async fn tell_of_requests(&self) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(TELL_INTERVAL) => {}
+                () = self.0.waiting.begun() => {}
+            }
+            for told in self.0.requests_to_tell() {
+                self.0.tell(&told.to_string()).await;
+            }
         }
     }
 
@@ -118,25 +134,36 @@ impl ServiceRoutes {
         };
         // What was told before we listened, or was lost on its way.
         self.sweep().await?;
-        let until = tokio::time::Instant::now() + SWEEP_INTERVAL;
+        let until = Instant::now() + SWEEP_INTERVAL;
         while let Ok(told) = tokio::time::timeout_at(until, listener.next()).await {
             let Some(text) = told? else {
                 return Err(StoreError::Closed);
             };
-            // What a newer version tells may be unknown here.
-            if let Some((sender, run)) = text.split_once(' ')
+            if let Some((sender, what)) = text.split_once(' ')
                 && sender != self.0.name
-                && let Ok(run) = run.parse()
             {
                 self.0.gateways.changed();
-                self.want(run, false);
+                self.heard(sender, what);
             }
         }
         Ok(())
     }
 
+    /// Another server tells that a service has changed, or of requests to it. What a newer version tells may be unknown here.
+    fn heard(&self, sender: &str, what: &str) {
+        if let Ok(run) = what.parse() {
+            self.want(run, false);
+        } else if let Some(told) = Told::read(what) {
+            let new = self.0.others.lock().hear(sender, told, Instant::now());
+            self.0.forwarder.stats().add_arrived(told.run, new);
+            if told.awaited {
+                self.0.waiting.report(|observer| observer.awaited(told.run));
+            }
+        }
+    }
+
     async fn sweep(&self) -> Result<(), StoreError> {
-        let stored = self.0.database.services().registered_runs().await?;
+        let stored = self.0.database.services().runs().await?;
         let routed: Vec<RunId> = self.routes().all().map(|service| service.run_id).collect();
         let runs: BTreeSet<RunId> = stored.into_iter().chain(routed).collect();
         for run in runs {
@@ -175,8 +202,9 @@ impl Inner {
     /// Reads these runs, and passes requests on as they say. What is taken away while they are read stays away.
     async fn read(self: &Arc<Self>, runs: &[RunId]) -> Result<(), StoreError> {
         self.reading.lock().withdrawn = Some(HashSet::new());
-        let stored = load::read(&self.database, runs).await;
-        let services = stored?.services(self);
+        let stored = load::read(&self.database, runs).await?;
+        let services = stored.services(self);
+        self.note_scaled(runs, stored.scaled());
         let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.
@@ -197,30 +225,53 @@ impl Inner {
             services.iter().fold(without, |routes, service| {
                 let mut service = service.clone();
                 service.replicas.retain(|replica| routed.contains(&replica.id));
-                match service.replicas.is_empty() {
+                match service.replicas.is_empty() && !service.starts_on_request {
                     true => routes,
                     false => routes.with(service),
                 }
             })
         });
         drop(reading);
+        self.waiting.look_again();
         for job in lost {
             self.withdraw(job);
         }
         Ok(())
     }
 
+    /// Of these runs, those are the ones whose replicas follow their requests.
+    fn note_scaled(&self, runs: &[RunId], scaled: impl Iterator<Item = RunId>) {
+        let mut known = self.scaled.lock();
+        known.retain(|run| !runs.contains(run));
+        known.extend(scaled);
+    }
+
     /// Tells the servers that share the database; what they miss, they find by themselves.
     async fn tell_others(&self) {
         let untold = std::mem::take(&mut self.reading.lock().untold);
         for run in untold {
-            if let Err(error) = self
-                .database
-                .tell(SERVICES, &format!("{} {run}", self.name))
-                .await
-            {
-                tracing::warn!(error = %chain(&error), "other servers are not told of a service");
-            }
+            self.tell(&run.to_string()).await;
         }
+    }
+
+    /// Tells the servers that share the database.
+    async fn tell(&self, what: &str) {
+        let text = format!("{} {what}", self.name);
+        if let Err(error) = self.database.tell(SERVICES, &text).await {
+            tracing::warn!(error = %chain(&error), "other servers are not told of a service");
+        }
+    }
+
+    /// What the others are to hear of requests that came through this server.
+    fn requests_to_tell(&self) -> Vec<Told> {
+        let scaled = self.scaled.lock().clone();
+        let (stats, now) = (self.forwarder.stats(), Instant::now());
+        let mut telling = self.telling.lock();
+        telling.retain(|run| scaled.contains(&run));
+        let told = scaled.into_iter().filter_map(|run| {
+            let awaited = self.waiting.is_awaited(run);
+            telling.next(run, stats.arrived(run), awaited, now)
+        });
+        told.collect()
     }
 }

@@ -11,11 +11,11 @@ mod questions;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dstack_agent_api::gateway::AcmeSettings;
-use dstack_engine::services::Idle;
+use dstack_plan::services::autoscaling::Load;
 use dstack_store::{Database, StoreError};
 use dstack_system::{Locked, Random, chain, task};
 use dstack_units::{GatewayId, GatewayReplicaId, JobId, RunId};
@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::link::Link;
+use super::waiting::Waiting;
 use crate::wiring::GatewayHosts;
 
 /// Replicas of gateways that come and go are looked for so often where nobody tells of them.
@@ -52,12 +53,12 @@ pub(super) struct Gateways {
     links: Locked<Option<HashMap<GatewayReplicaId, Arc<Link>>>>,
     /// Replicas may have come or gone.
     wanted: Notify,
-    /// Whoever waits for changes of what gateways have.
-    idle: Locked<Option<Weak<dyn Idle>>>,
+    /// Knows who acts on what happens to requests.
+    waiting: Arc<Waiting>,
 }
 
 impl Gateways {
-    pub(super) fn new(database: Database, random: Random, rules: Rules) -> Self {
+    pub(super) fn new(database: Database, random: Random, rules: Rules, waiting: Arc<Waiting>) -> Self {
         Self {
             database,
             random,
@@ -66,7 +67,7 @@ impl Gateways {
             address: OnceLock::new(),
             links: Locked::default(),
             wanted: Notify::new(),
-            idle: Locked::default(),
+            waiting,
         }
     }
 
@@ -79,10 +80,6 @@ impl Gateways {
     /// Where this server answers.
     pub(super) fn answer_at(&self, address: SocketAddr) {
         self.address.set(address).ok(); // it does not move
-    }
-
-    pub(super) fn tell_idle_to(&self, idle: Weak<dyn Idle>) {
-        *self.idle.lock() = Some(idle);
     }
 
     /// Replicas of gateways may have come or gone.
@@ -132,6 +129,15 @@ impl Gateways {
         refusals?.pop()
     }
 
+    /// Requests that came to the service at all replicas of its gateway, within a window of so many seconds; `None`: one of them
+    /// has not said so lately.
+    pub(super) fn load(&self, run: RunId, gateway: GatewayId, seconds: u64) -> Option<Load> {
+        let links = self.of(gateway).filter(|links| !links.is_empty())?;
+        let counted = links.iter().map(|link| link.requests(run, seconds));
+        let requests = counted.sum::<Option<u64>>()?;
+        Some(Load { requests })
+    }
+
     /// Follows what gateways there are, until the server stops.
     pub(super) async fn follow(self: Arc<Self>, stop: CancellationToken) {
         loop {
@@ -177,20 +183,13 @@ impl Gateways {
     /// A job gets no requests at any gateway any more.
     fn left(&self, job: JobId) {
         if !self.has(job) {
-            self.tell(|idle| idle.idle(job));
+            self.waiting.report(|observer| observer.idle(job));
         }
     }
 
     /// Jobs of a run have come, or the run is refused.
     fn came(&self, run: RunId) {
-        self.tell(|idle| idle.published(run));
-    }
-
-    fn tell(&self, what: impl FnOnce(&dyn Idle)) {
-        let idle = self.idle.lock().clone();
-        if let Some(idle) = idle.and_then(|idle| idle.upgrade()) {
-            what(idle.as_ref());
-        }
+        self.waiting.report(|observer| observer.published(run));
     }
 
     /// Does what others cannot do without, until the link ends.

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use dstack_model::configurations::AnyModel;
 use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::runs::RunStatus;
+use dstack_plan::services::replicas;
 use dstack_proxy::{ChatFormat, Model, Paths, Service};
 use dstack_store::queries::views::ListedRun;
-use dstack_store::rows::{InstanceRow, JobRow};
+use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use dstack_store::{Database, StoreError};
-use dstack_units::{InstanceId, RunId};
+use dstack_units::{InstanceId, RunId, Time};
 
 use super::Inner;
 use super::replicas::Place;
@@ -42,10 +44,19 @@ pub(super) async fn read(database: &Database, runs: &[RunId]) -> Result<Stored, 
 }
 
 impl Stored {
-    /// The services of these runs that have replicas; runs without any are not among them.
+    /// The services of these runs that have replicas, or may have none until requests come.
     pub(super) fn services(&self, inner: &Arc<Inner>) -> Vec<Service> {
         let of_run = |run: &ListedRun| self.service(inner, run);
         self.runs.iter().filter_map(of_run).collect()
+    }
+
+    /// Those of these runs whose replicas follow their requests.
+    pub(super) fn scaled(&self) -> impl Iterator<Item = RunId> {
+        let scales = |listed: &&ListedRun| {
+            let service = listed.run.run_spec.configuration.service();
+            service.is_some_and(replicas::scales) && !listed.run.status().is_finished()
+        };
+        self.runs.iter().filter(scales).map(|listed| listed.run.id)
     }
 
     fn service(&self, inner: &Arc<Inner>, listed: &ListedRun) -> Option<Service> {
@@ -64,11 +75,20 @@ impl Stored {
                 Some(inner.replicas.at(job, Place::of(job, address, port), connect))
             })
             .collect();
-        (!replicas.is_empty()).then(|| Service {
+        let service = Service {
+            starts_on_request: starts_on_request(&listed.run, configuration, inner.clock.now()),
             replicas,
             ..described(listed, configuration, inner.read_timeout)
-        })
+        };
+        (service.starts_on_request || !service.replicas.is_empty()).then_some(service)
     }
+}
+
+/// Whether requests start a replica of it. Its schedule may leave it no time for any.
+fn starts_on_request(run: &RunRow, configuration: &ServiceConfiguration, now: Time) -> bool {
+    let lives = !run.status().is_finished() && run.status() != RunStatus::Terminating;
+    let is_due = run.next_triggered_at.is_none_or(|at| at <= now);
+    lives && is_due && replicas::starts_on_request(configuration)
 }
 
 /// All but its replicas.
@@ -90,6 +110,7 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         },
         read_timeout,
         shares_origin: true,
+        starts_on_request: false,
         model: configuration.model.as_ref().map(model),
         replicas: Vec::new(),
     }

@@ -40,6 +40,7 @@ mod repos;
 mod retention;
 mod root;
 mod runs;
+mod scaling;
 mod secrets;
 mod server;
 mod services;

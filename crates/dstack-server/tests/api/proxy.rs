@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::services::{apply, run};
 use super::{ADMIN, Answer, Server, TestServer, on_postgres, request};
 
-async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
+pub(crate) async fn get(server: &Server, path: &str, token: Option<&str>) -> Answer {
     server.send(request("GET", path, token, None)).await
 }
 
@@ -45,7 +45,7 @@ async fn echo(request: Request) -> axum::Json<Value> {
 }
 
 /// Starts a replica in this process.
-async fn replica() -> SocketAddr {
+pub(crate) async fn replica() -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let replica = axum::serve(listener, Router::new().fallback(echo));
@@ -66,11 +66,11 @@ async fn serving_on(server: Server, more: Value) -> Server {
 }
 
 /// The same with all replicas at this address, on a server that exists.
-fn reach(server: &Server, address: SocketAddr) {
+pub(crate) fn reach(server: &Server, address: SocketAddr) {
     server.state.services.reach_through(Arc::new(OnePort(address)));
 }
 
-async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     let waited = async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -81,7 +81,7 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 /// Changes the jobs of the service, as an engine would.
-async fn change(server: &Server, change: impl Fn(&mut JobRow)) -> Vec<JobRow> {
+pub(crate) async fn change(server: &Server, change: impl Fn(&mut JobRow)) -> Vec<JobRow> {
     let project = server.main_project().await;
     let run = server.state.data.database.run_by_name(project, "web").await;
     let run = run.unwrap().unwrap().run;

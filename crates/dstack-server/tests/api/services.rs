@@ -88,11 +88,13 @@ async fn a_service_is_changed_in_place() {
         .ok();
     assert_eq!(updated["deployment_num"], 1);
     assert_eq!(updated["run_spec"]["configuration"]["replicas"]["min"], 3);
-    let scaling = json!({"replicas": "1..3", "scaling": {"metric": "rps", "target": 1}});
-    let refused = apply(&server, scaling).await;
-    assert!(refused.refused().0.starts_with("Auto-scaling is not supported"));
+    let refused = apply(&server, json!({"https": false})).await;
+    assert!(refused.refused().0.starts_with("Cannot override active run"));
     let kept = server.main("runs/get", json!({"run_name": "web"})).await.ok();
     assert_eq!(kept["deployment_num"], 1);
+    let scaling = json!({"replicas": "1..3", "scaling": {"metric": "rps", "target": 1}, "commands": ["serve --better"]});
+    let scales = apply(&server, scaling).await.ok();
+    assert_eq!(scales["deployment_num"], 2);
 }
 
 #[tokio::test]

@@ -107,6 +107,7 @@ pub(crate) struct TestServer {
     settings: Settings,
     clock: SharedClock,
     limits: Limits,
+    passed_on: dstack_proxy::Limits,
     bucket: Option<Bucket>,
     doctor: Doctor,
     site: Site,
@@ -122,6 +123,7 @@ impl TestServer {
             settings: Settings::from_env(),
             clock: Arc::new(SystemClock),
             limits: Limits::default(),
+            passed_on: dstack_proxy::Limits::default(),
             bucket: None,
             doctor: Doctor::default(),
             site: Site::default(),
@@ -161,6 +163,12 @@ impl TestServer {
     /// That lets in only so many calls at a time.
     pub(crate) fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// That passes only so many requests on at a time.
+    pub(crate) fn passed_on(mut self, limits: dstack_proxy::Limits) -> Self {
+        self.passed_on = limits;
         self
     }
 
@@ -215,12 +223,7 @@ impl TestServer {
         };
         let edge =
             Edge::new(settings, Overload::from(self.limits), Telemetry::default(), runs).with_site(self.site);
-        let services = ServiceRoutes::new(
-            &data,
-            &edge.settings,
-            dstack_proxy::Limits::default(),
-            Renderer::new("", []),
-        );
+        let services = ServiceRoutes::new(&data, &edge.settings, self.passed_on, Renderer::new("", []));
         let state = Arc::new(AppState {
             data: Arc::new(data),
             auth: Arc::new(auth),

@@ -14,10 +14,12 @@ use crate::{Entity, Result};
 pub struct Services<'a>(pub(crate) Reads<'a>);
 
 impl Services<'_> {
-    /// Runs that have jobs which get requests, in no order.
-    pub async fn registered_runs(self) -> Result<Vec<RunId>> {
+    /// Runs that have jobs which get requests, and services that have not ended, in no order.
+    pub async fn runs(self) -> Result<Vec<RunId>> {
         let query = Select::new(
-            "SELECT DISTINCT t.run_id FROM jobs t WHERE t.status = 'running' AND t.registered = 1",
+            "SELECT t.run_id FROM jobs t WHERE t.status = 'running' AND t.registered = 1 \
+             UNION SELECT r.id FROM runs r WHERE r.status NOT IN ('terminated', 'failed', 'done') \
+             AND r.service_spec IS NOT NULL",
         );
         query
             .fetch(self.0)

@@ -1,5 +1,7 @@
 //! Rows of runs, and the changes of status that they allow.
 
+use std::collections::BTreeMap;
+
 use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
@@ -44,6 +46,8 @@ entity! {
         pub deployment_num: i64,
         /// Number of replicas that the run should have.
         pub desired_replica_count: i64,
+        /// The same of each group that scales by its requests; `None`: no group does, or none has begun to.
+        pub desired_replica_counts: Option<Json<BTreeMap<String, i64>>>,
         /// Next time of the schedule.
         pub next_triggered_at: Option<Time>,
         /// Deleted by the user; kept for history.
@@ -103,6 +107,7 @@ impl RunRow {
             gateway_id: None,
             deployment_num: 0,
             desired_replica_count: 1,
+            desired_replica_counts: None,
             next_triggered_at: new.next_triggered_at,
             deleted: false,
             last_processed_at: now,
@@ -158,6 +163,7 @@ impl RunRow {
         self.resubmission_attempt = 0;
         self.fleet_id = None;
         self.next_triggered_at = next_triggered_at;
+        self.desired_replica_counts = None;
         self.wait(Wait::none());
         Ok(())
     }

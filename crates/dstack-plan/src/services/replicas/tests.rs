@@ -15,6 +15,16 @@ fn groups(counts: &[(&str, i64)]) -> ServiceConfiguration {
     decode_strict(&json!({"type": "service", "port": 8000, "groups": groups})).unwrap()
 }
 
+/// The next step of a service of whose requests nothing is known.
+fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], now: Time) -> Changes {
+    super::next(service, jobs, &Demand::default(), now)
+}
+
+/// The replicas of a service that starts, of whose requests nothing is known.
+fn start(service: &ServiceConfiguration, jobs: &[Job<'_>]) -> Vec<Slot> {
+    super::start(service, jobs, &Demand::default(), now()).start
+}
+
 fn now() -> Time {
     Time::from_millis(1_790_000_000_000)
 }
@@ -25,6 +35,7 @@ const JOB: Job<'static> = Job {
     status: JobStatus::Running,
     reason: None,
     out_of_date: false,
+    submitted_at: Time::from_millis(1_789_998_900_000),
     changed_at: Time::from_millis(1_790_000_000_000),
     running_at: Some(Time::from_millis(1_789_999_000_000)),
     serves: true,
@@ -251,4 +262,123 @@ fn no_service_gets_more_replicas_than_it_can_have() {
     assert_eq!(start(&service, &[]).len(), most);
     let changes = next(&service, &[], now());
     assert_eq!((changes.start.len(), changes.wanted), (most, MAX_JOBS_OF_RUN));
+}
+
+/// Two groups that scale by other rules, with one replica each.
+fn scaling_groups() -> ServiceConfiguration {
+    let group = |name, target, down| {
+        json!({"name": name, "replicas": "0..4", "commands": ["serve"],
+            "scaling": {"metric": "rps", "target": target, "scale_down_delay": down}})
+    };
+    let groups = [group("a", 1, 600), group("b", 2, 900)];
+    decode_strict(&json!({"type": "service", "port": 8000, "groups": groups})).unwrap()
+}
+
+fn demand(wanted: [i64; 2], requests: Option<u64>, awaited: bool) -> Demand {
+    let of_both = |of: [i64; 2]| BTreeMap::from([("a".to_owned(), of[0]), ("b".to_owned(), of[1])]);
+    let load = |requests| autoscaling::Load { requests };
+    let loads = requests.map(|requests| {
+        of_both([0, 0])
+            .into_keys()
+            .map(|name| (name, load(requests)))
+            .collect()
+    });
+    Demand {
+        wanted: of_both(wanted),
+        loads: loads.unwrap_or_default(),
+        awaited,
+    }
+}
+
+/// Submitted 1100 s ago.
+const OF_A: Job<'static> = Job { group: "a", ..JOB };
+const OF_B: Job<'static> = Job {
+    group: "b",
+    replica_num: 1,
+    ..JOB
+};
+
+#[test]
+fn each_group_scales_by_its_own_rules() {
+    let service = scaling_groups();
+    let grown = super::next(&service, &[OF_A, OF_B], &demand([1, 1], Some(240), false), now());
+    assert_eq!(
+        grown.start,
+        [2, 3, 4]
+            .map(|num| slot("a", num))
+            .into_iter()
+            .chain([slot("b", 5)])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        (grown.wanted, grown.wanted_of),
+        (6, demand([4, 2], None, false).wanted)
+    );
+    // The one was scaled 1100 s ago, the other 800 s.
+    let later = Job {
+        submitted_at: now() - Duration::from_secs(800),
+        ..OF_B
+    };
+    let shrunk = super::next(&service, &[OF_A, later], &demand([1, 1], Some(0), false), now());
+    assert_eq!((shrunk.stop, shrunk.wanted), (vec![0], 1));
+    assert_eq!(shrunk.look_at, Some(now() + autoscaling::LOOK_INTERVAL));
+}
+
+#[test]
+fn a_replica_that_ends_counts_as_a_change_as_much_as_one_that_starts() {
+    let service = scaling_groups();
+    let just_stopped = Job {
+        replica_num: 2,
+        ..ended(2, JobStatus::Terminating, JobTerminationReason::ScaledDown)
+    };
+    let stopped = Job {
+        group: "a",
+        ..just_stopped
+    };
+    let changes = super::next(&service, &[OF_A, stopped], &demand([1, 0], Some(0), false), now());
+    assert_eq!((changes.stop, changes.wanted), (vec![], 1));
+}
+
+#[test]
+fn unknown_requests_leave_a_service_as_it_is() {
+    let service = scaling_groups();
+    let changes = super::next(&service, &[OF_A, OF_B], &demand([1, 1], None, false), now());
+    assert_eq!((changes.start, changes.stop), (vec![], vec![]));
+}
+
+#[test]
+fn a_service_without_replicas_starts_when_one_is_waited_for() {
+    let service = scaling_groups();
+    let none = super::start(&service, &[], &demand([0, 0], None, false), now());
+    assert_eq!((none.start, none.wanted), (vec![], 0));
+    let started = super::start(&service, &[], &demand([0, 0], None, true), now());
+    assert_eq!(started.start, [slot("a", 0), slot("b", 1)]);
+    // While the last one ends, one with another number.
+    let ending = Job {
+        group: "a",
+        ..ended(0, JobStatus::Terminating, JobTerminationReason::ScaledDown)
+    };
+    let again = super::next(&service, &[ending], &demand([0, 0], None, true), now());
+    assert_eq!(again.start, [slot("a", 1), slot("b", 2)]);
+}
+
+#[test]
+fn a_replacement_goes_on_while_a_group_scales() {
+    let service = scaling_groups();
+    let old = Job {
+        out_of_date: true,
+        ..OF_A
+    };
+    let changes = super::next(&service, &[old], &demand([1, 0], Some(180), false), now());
+    assert_eq!(
+        (
+            changes.wanted_of["a"],
+            changes
+                .start
+                .iter()
+                .filter(|one| one.group.as_deref() == Some("a"))
+                .count()
+        ),
+        (3, 3)
+    );
 }

@@ -70,6 +70,23 @@ pub(super) async fn read(database: &Database, gateway: GatewayId) -> Result<Expe
 }
 
 impl Expected {
+    /// Services whose replicas follow their requests, by the names of project and run in small letters.
+    pub(super) fn scaled(&self) -> HashMap<(String, String), RunId> {
+        let scales = |service: &&Service| {
+            let groups = service.configuration().map(ServiceConfiguration::replica_groups);
+            groups.into_iter().flatten().any(|group| group.scaling.is_some())
+        };
+        let scaled = self.0.values().filter(scales).map(|service| {
+            let listed = &service.listed;
+            let name = (
+                listed.project_name.to_lowercase(),
+                listed.run.run_name.to_lowercase(),
+            );
+            (name, listed.run.id)
+        });
+        scaled.collect()
+    }
+
     /// As it is compared.
     pub(super) fn planned(&self) -> Vec<plan::Expected> {
         let service = |service: &Service| plan::Expected {

@@ -30,6 +30,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(15);
 const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Pause after the gateway was not reached.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Counts of requests are of use for so long.
+const COUNTED_FOR: Duration = Duration::from_secs(40);
 /// Pause before what was refused is tried again.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
 /// A gateway that says nothing for so long holds up no update of a service: it passes nothing on either, or soon will not.
@@ -65,7 +67,12 @@ struct State {
     /// Services that are being told of.
     busy: HashSet<Name>,
     refused: BTreeMap<Name, Refused>,
+    /// Requests to services that scale, when they were counted last.
+    counted: Option<(Instant, HashMap<RunId, Windows>)>,
 }
+
+/// Requests by the seconds of the window.
+type Windows = HashMap<u64, u64>;
 
 /// Project and run, in small letters.
 type Name = (String, String);
@@ -96,6 +103,7 @@ impl Link {
                 leaving: HashSet::new(),
                 busy: HashSet::new(),
                 refused: BTreeMap::new(),
+                counted: None,
             }),
         }
     }
@@ -146,6 +154,14 @@ impl Link {
     /// Whether it has said lately what it has.
     pub(super) fn is_current(&self) -> bool {
         Instant::now() < self.state.lock().told_at + SILENT_AFTER
+    }
+
+    /// Requests that came to the service within a window of so many seconds; `None`: it has not said so lately.
+    pub(super) fn requests(&self, run: RunId, seconds: u64) -> Option<u64> {
+        let state = self.state.lock();
+        let (at, counted) = state.counted.as_ref()?;
+        let is_recent = Instant::now() < *at + COUNTED_FOR;
+        counted.get(&run).filter(|_| is_recent)?.get(&seconds).copied()
     }
 
     fn told_at(&self) -> Instant {
@@ -277,11 +293,41 @@ async fn serve(
         for step in steps(&known, &expected.planned()) {
             begin(gateways, link, hosts, &client, &expected, step);
         }
+        count(link, &client, &expected).await?;
         tokio::select! {
             () = link.wanted.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep(SYNC_INTERVAL) => {}
         }
     }
+}
+
+/// Asks for the requests to services that scale, as often as all is compared.
+async fn count(link: &Link, client: &GatewayClient, expected: &Expected) -> Result<(), String> {
+    let is_due = |counted: &Option<(Instant, HashMap<RunId, Windows>)>| {
+        let next = counted.as_ref().map(|(at, _)| *at + SYNC_INTERVAL);
+        next.is_none_or(|next| Instant::now() >= next)
+    };
+    let scaled = expected.scaled();
+    if scaled.is_empty() || !is_due(&link.state.lock().counted) {
+        return Ok(());
+    }
+    let told = client
+        .statistics()
+        .await
+        .map_err(|error| chain(&error).to_string())?;
+    let mut counted = HashMap::new();
+    for service in told {
+        let Some(run) = scaled.get(&(service.project_name, service.run_name)) else {
+            continue;
+        };
+        let windows = service.stats.iter().filter_map(|(seconds, counted)| {
+            let seconds = seconds.parse().ok()?;
+            Some((seconds, counted.requests))
+        });
+        counted.insert(*run, windows.collect::<Windows>());
+    }
+    link.state.lock().counted = Some((Instant::now(), counted));
+    Ok(())
 }
 
 fn known(registered: &Registered) -> Vec<Known> {

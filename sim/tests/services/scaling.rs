@@ -1,0 +1,230 @@
+//! Services whose number of replicas follows their requests.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One that wants a replica for each request of a second, and looks back for 30 s.
+fn scaling(replicas: &str) -> Value {
+    let scaling =
+        json!({"metric": "rps", "target": 1, "window": "30s", "scale_up_delay": 60, "scale_down_delay": 120});
+    json!({"type": "service", "port": 8000, "commands": ["v1"], "replicas": replicas, "scaling": scaling})
+}
+
+/// Waits so long, at most, until so many replicas run, and no other.
+async fn until_running(world: &World, run: &RunRow, count: usize, within: Duration) -> Vec<JobRow> {
+    let as_wanted = |world: &World| {
+        let live: Vec<JobRow> = jobs(world, run)
+            .into_iter()
+            .filter(|job| !job.status().is_finished())
+            .collect();
+        let run = live.iter().all(|job| job.registered) && live.len() == count;
+        run.then_some(live)
+    };
+    world
+        .found("the replicas that are wanted", within, as_wanted)
+        .await
+        .unwrap()
+}
+
+fn live(world: &World, run: &RunRow) -> usize {
+    jobs(world, run)
+        .iter()
+        .filter(|job| !job.status().is_finished() && job.status() != JobStatus::Terminating)
+        .count()
+}
+
+async fn submitted(seed: u64, replicas: &str) -> (World, Engine, RunRow) {
+    let world = World::new(seed, 8).await.unwrap();
+    world.hosts.script("web", SILENT);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "web", &scaling(replicas)).await.unwrap();
+    (world, engine, run)
+}
+
+fn rests(world: &World, run: &RunRow) -> bool {
+    let row = row(world, run);
+    row.status() == RunStatus::Pending && row.waiting_for() == Some(&WaitReason::Requests)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_starts_with_its_first_request_and_rests_after_its_last() {
+    let (world, _engine, run) = submitted(501, "0..2").await;
+    world
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    world
+        .throughout("it rests", 10 * MINUTE, |world| {
+            rests(world, &run) && jobs(world, &run).is_empty()
+        })
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        let asked = world.clock.now();
+        world.services.load(run.id, Some(1));
+        world.services.await_replica(run.id);
+        let started = until_running(&world, &run, 1, 20 * SECOND).await;
+        assert!(!world.services.is_awaited(run.id));
+        assert!(started[0].submitted_at.since(asked) < SECOND, "at once");
+        world.running(&run, SECOND).await.unwrap();
+        world
+            .throughout("it goes on as long as it is asked", 10 * MINUTE, |world| {
+                live(world, &run) == 1
+            })
+            .await
+            .unwrap();
+        world.services.load(run.id, Some(0));
+        world
+            .until("it rests again", 2 * MINUTE, |world| rests(world, &run))
+            .await
+            .unwrap();
+        assert_eq!(row(&world, &run).desired_replica_count, 0);
+        assert_eq!(invariants::always(&world), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_while_the_last_replica_ends_gets_another_one() {
+    let (world, _engine, run) = submitted(502, "0..1").await;
+    world.services.load(run.id, Some(1));
+    world.services.await_replica(run.id);
+    let first = until_running(&world, &run, 1, MINUTE).await.remove(0);
+    // It takes long to finish what it has.
+    world.services.begin(first.id);
+    world.services.load(run.id, Some(0));
+    world
+        .until("it ends", 3 * MINUTE, |world| live(world, &run) == 0)
+        .await
+        .unwrap();
+    world.services.load(run.id, Some(1));
+    world.services.await_replica(run.id);
+    let is_second = |world: &World| registered(world, &run).iter().any(|job| job.id != first.id);
+    world
+        .until("another one starts meanwhile", 20 * SECOND, is_second)
+        .await
+        .unwrap();
+    assert!(
+        !world.hosts.was_stopped(first.id),
+        "its requests are finished first"
+    );
+    world.services.end(first.id);
+    until_running(&world, &run, 1, MINUTE).await;
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_come_and_go_with_the_requests_after_their_delays() {
+    let (world, _engine, run) = submitted(503, "1..3").await;
+    let first = until_running(&world, &run, 1, MINUTE).await;
+    let began = first[0].submitted_at;
+    world.services.load(run.id, Some(75));
+    let grown = until_running(&world, &run, 3, 2 * MINUTE).await;
+    let after = grown[2].submitted_at.since(began);
+    assert!((60 * SECOND..75 * SECOND).contains(&after), "{after:?}");
+    assert_eq!(row(&world, &run).desired_replica_count, 3);
+
+    world.services.load(run.id, Some(15));
+    let shrunk = until_running(&world, &run, 1, 4 * MINUTE).await;
+    assert_eq!(shrunk[0].id, first[0].id, "the oldest stays");
+    let ended = jobs(&world, &run).into_iter().filter_map(|job| job.ending_since);
+    for after in ended.map(|ended| ended.since(grown[2].submitted_at)) {
+        assert!((120 * SECOND..135 * SECOND).contains(&after), "{after:?}");
+    }
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+    // Never below the least.
+    world.services.load(run.id, Some(0));
+    world
+        .throughout("one stays", 10 * MINUTE, |world| {
+            registered(world, &run).len() == 1
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_nobody_knows_of_change_nothing() {
+    let (world, _engine, run) = submitted(504, "1..3").await;
+    world.services.load(run.id, Some(60));
+    until_running(&world, &run, 2, 3 * MINUTE).await;
+    world.services.load(run.id, None);
+    world
+        .throughout("both go on", 20 * MINUTE, |world| live(world, &run) == 2)
+        .await
+        .unwrap();
+}
+
+/// Between two changes nothing is written, however often requests are looked at.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_stays_as_it_is_writes_nothing() {
+    let (world, _engine, run) = submitted(505, "1..3").await;
+    world.services.load(run.id, Some(30));
+    until_running(&world, &run, 1, MINUTE).await;
+    world.pass(5 * MINUTE).await;
+    let version = row(&world, &run).version;
+    world.pass(10 * MINUTE).await;
+    assert_eq!(row(&world, &run).version, version);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_keeps_as_many_replicas_as_requests_want() {
+    let (world, engine, run) = submitted(506, "1..3").await;
+    world.services.load(run.id, Some(60));
+    until_running(&world, &run, 2, 3 * MINUTE).await;
+    let mut second = scaling("1..3");
+    second["commands"] = json!(["v2"]);
+    world.update(&engine, &run, &second).await.unwrap();
+    until_both(&world, &run, is_second).await;
+    assert_eq!(row(&world, &run).desired_replica_count, 2);
+}
+
+/// Requests come to a service at rest, more and more, and less, and none, with an engine that dies at the `nth` passing of a
+/// failpoint. Clients ask the next server again.
+async fn scaled_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let (world, engine, run) = submitted(507, "0..2").await;
+    world
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    engine.stop();
+    let death = Arc::new(DieAt::new(point, nth));
+    let engine = world.start_dying(&death).await.unwrap();
+    let story = async {
+        world.services.load(run.id, Some(1));
+        world.services.await_replica(run.id);
+        let first = until_running(&world, &run, 1, 5 * MINUTE).await.remove(0);
+        world.services.load(run.id, Some(60));
+        until_running(&world, &run, 2, 5 * MINUTE).await;
+        world.services.load(run.id, Some(1));
+        let left = until_running(&world, &run, 1, 5 * MINUTE).await.remove(0);
+        assert_eq!(left.id, first.id, "{point} {nth}");
+        world.services.load(run.id, Some(0));
+        world
+            .until("it rests again", 5 * MINUTE, |world| rests(world, &run))
+            .await
+            .unwrap();
+    };
+    until_told(&world, &engine, story).await;
+    // Nothing was started that nobody wanted.
+    assert_eq!(jobs(&world, &run).len(), 2, "{point} {nth}");
+    assert_eq!(invariants::always(&world), Vec::<String>::new(), "{point} {nth}");
+    death
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_every_failpoint_a_service_follows_its_requests() {
+    let points = killed_everywhere(PASSINGS, scaled_with_death_at).await;
+    assert!(points.len() >= 10, "{points:?}");
+}
+
+/// Who drives a service looks at it also when nobody tells it to.
+#[tokio::test(start_paused = true)]
+async fn requests_that_were_counted_elsewhere_start_a_service_as_well() {
+    let (world, _engine, run) = submitted(508, "0..1").await;
+    world
+        .until("it rests", MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    world.services.load(run.id, Some(1));
+    until_running(&world, &run, 1, MINUTE).await;
+}
