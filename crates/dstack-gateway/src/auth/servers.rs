@@ -18,7 +18,9 @@ use tokio::time::{Instant, timeout};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// A socket that nobody has been behind for so long, and so often in a row, is deleted: its server is gone.
 const DEAD_AFTER: Duration = Duration::from_secs(120);
-const DEAD_AFTER_TRIES: u32 = 3;
+const DEAD_AFTER_TIMES: u32 = 3;
+/// What many find at the same time counts once.
+const SAME_TIME: Duration = Duration::from_secs(20);
 
 /// No server has answered; why, for people.
 #[derive(Debug)]
@@ -35,10 +37,44 @@ pub(super) struct Servers {
 /// What is wrong with a socket.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
-    /// Nobody is behind it: since when, and how often that was seen.
-    Deserted { since: Instant, times: u32 },
+    /// Nobody is behind it.
+    Deserted(Deserted),
     /// The last question was not answered in time.
     Silent,
+}
+
+/// Since when nobody is behind a socket, and how often that was seen.
+#[derive(Debug, Clone, Copy)]
+struct Deserted {
+    since: Instant,
+    times: u32,
+    counted: Instant,
+}
+
+impl Deserted {
+    const fn first(now: Instant) -> Self {
+        Self {
+            since: now,
+            times: 1,
+            counted: now,
+        }
+    }
+
+    /// It is seen once more.
+    fn again(self, now: Instant) -> Self {
+        if now < self.counted + SAME_TIME {
+            return self;
+        }
+        Self {
+            times: self.times.saturating_add(1),
+            counted: now,
+            ..self
+        }
+    }
+
+    fn is_dead(self, now: Instant) -> bool {
+        now >= self.since + DEAD_AFTER && self.times >= DEAD_AFTER_TIMES
+    }
 }
 
 impl Servers {
@@ -113,12 +149,12 @@ impl Servers {
     fn note_nobody(&self, socket: &Path) {
         let now = Instant::now();
         let mut troubled = self.troubled.lock();
-        let (since, times) = match troubled.get(socket) {
-            Some(Trouble::Deserted { since, times }) => (*since, times.saturating_add(1)),
-            _ => (now, 1),
+        let deserted = match troubled.get(socket) {
+            Some(Trouble::Deserted(known)) => known.again(now),
+            _ => Deserted::first(now),
         };
-        if now < since + DEAD_AFTER || times < DEAD_AFTER_TRIES {
-            troubled.insert(socket.to_owned(), Trouble::Deserted { since, times });
+        if !deserted.is_dead(now) {
+            troubled.insert(socket.to_owned(), Trouble::Deserted(deserted));
             return;
         }
         troubled.remove(socket);

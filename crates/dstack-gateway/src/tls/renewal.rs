@@ -128,7 +128,7 @@ fn pause(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use dstack_system::{Random, SystemClock};
+    use dstack_system::{Clock as _, Random, SystemClock};
     use rcgen::{CertificateParams, KeyPair};
     use tokio::time::Instant;
 
@@ -154,7 +154,11 @@ mod tests {
     /// A certificate that is in its last third.
     fn due(name: &str) -> files::Certificate {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let now = SystemClock
+            .now()
+            .to_jiff()
+            .to_zoned(jiff::tz::TimeZone::UTC)
+            .date();
         let day = |days: i64| {
             let date = now.checked_add(jiff::Span::new().days(days)).unwrap();
             rcgen::date_time_ymd(
