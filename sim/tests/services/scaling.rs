@@ -178,6 +178,30 @@ async fn a_deployment_keeps_as_many_replicas_as_requests_want() {
     assert_eq!(row(&world, &run).desired_replica_count, 2);
 }
 
+/// What is left of it is not needed any more, which is no failure.
+#[tokio::test(start_paused = true)]
+async fn a_service_of_which_a_replica_has_failed_rests_like_others_and_starts_again() {
+    let (world, _engine, run) = submitted(509, "0..2").await;
+    world.services.load(run.id, Some(60));
+    let both = until_running(&world, &run, 2, MINUTE).await;
+    world.hosts.kill_container(both[1].id);
+    let failed = |world: &World| {
+        jobs(world, &run)
+            .iter()
+            .any(|job| job.status() == JobStatus::Failed)
+    };
+    world.until("one fails", MINUTE, failed).await.unwrap();
+    world.services.load(run.id, Some(0));
+    world
+        .until("it rests", 5 * MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    world.services.load(run.id, Some(1));
+    world.services.await_replica(run.id);
+    until_running(&world, &run, 1, MINUTE).await;
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
 /// Requests come to a service at rest, more and more, and less, and none, with an engine that dies at the `nth` passing of a
 /// failpoint. Clients ask the next server again.
 async fn scaled_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {

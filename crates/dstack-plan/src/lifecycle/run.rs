@@ -128,9 +128,14 @@ fn pending(facts: &Facts<'_>, now: Time) -> Decision {
     }
 }
 
-/// Whether nothing came of a job but that it is not wanted any more.
+/// Whether a job is not wanted any more.
 fn is_scaled_down(job: &JobFacts<'_>) -> bool {
-    job.superseded || job.reason == Some(JobTerminationReason::ScaledDown)
+    job.reason == Some(JobTerminationReason::ScaledDown)
+}
+
+/// Whether a job had ended by itself when another one was not wanted any more: the service went on without it.
+fn ended_before(job: &JobFacts<'_>, scaled_down_at: Option<Time>) -> bool {
+    job.status.is_finished() && scaled_down_at.is_some_and(|at| job.changed_at <= at)
 }
 
 /// A service that is to have no replicas at the moment. It waits until it is to have some, which is at once if it is so already.
@@ -161,7 +166,11 @@ struct Tally {
 }
 
 fn active(facts: &Facts<'_>, now: Time) -> Decision {
-    if facts.service && facts.jobs.iter().all(is_scaled_down) {
+    let scaled_down = facts.jobs.iter().filter(|job| is_scaled_down(job));
+    let scaled_down_at = scaled_down.map(|job| job.changed_at).max();
+    let is_unwanted =
+        |job: &JobFacts<'_>| job.superseded || is_scaled_down(job) || ended_before(job, scaled_down_at);
+    if facts.service && facts.jobs.iter().all(is_unwanted) {
         return without_replicas(facts);
     }
     let tally = tally(facts, now);
@@ -287,6 +296,8 @@ fn terminating(facts: &Facts<'_>) -> Decision {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const NOW: Time = Time::from_millis(1_790_000_000_000);
@@ -337,9 +348,19 @@ mod tests {
             retry_at: None,
         };
         assert_eq!(decided(vec![scaled_down(JobStatus::Terminating)]), ending);
+        // One that failed while others served does not matter, the last one does.
         let failed = job(JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+        let before = JobFacts {
+            changed_at: NOW - Duration::from_secs(1),
+            ..failed.clone()
+        };
+        assert_eq!(decided(vec![scaled_down(JobStatus::Terminated), before]), ended);
+        let after = JobFacts {
+            changed_at: NOW + Duration::from_secs(1),
+            ..failed
+        };
         assert_eq!(
-            decided(vec![scaled_down(JobStatus::Terminated), failed]),
+            decided(vec![scaled_down(JobStatus::Terminated), after]),
             Decision::Terminate(RunTerminationReason::JobFailed)
         );
     }
