@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_engine::failpoint::DieAt;
-use dstack_engine::{Engine, HostError};
+use dstack_engine::{Engine, EngineError, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::gateways::GatewayStatus;
 use dstack_model::instances::InstanceStatus;
@@ -36,11 +36,9 @@ async fn lab(world: &World, engine: &Engine, hosts: &[&str]) -> FleetId {
     let configuration = json!({"ssh_config": {"user": "me", "ssh_key": key, "hosts": hosts}});
     let fleet = world.apply_fleet(engine, "lab", &configuration).await.unwrap();
     let count = hosts.len();
-    let is_idle = |row: &InstanceRow| row.status() == InstanceStatus::Idle;
-    let ready = move |world: &World| {
-        let tables = world.store.tables();
-        tables.instances.values().filter(|row| is_idle(row)).count() == count
-    };
+    let is_idle =
+        move |row: &&InstanceRow| row.status() == InstanceStatus::Idle && row.fleet_id == Some(fleet);
+    let ready = move |world: &World| world.store.tables().instances.values().filter(is_idle).count() == count;
     world
         .until("the hosts are set up", 5 * MINUTE, ready)
         .await
@@ -79,13 +77,19 @@ async fn submitted(world: &World, engine: &Engine, more: &Value) -> GatewayId {
     id
 }
 
+/// As the API changes it: again where the engine was faster.
 async fn changed(world: &World, engine: &Engine, id: GatewayId, change: impl Fn(&mut GatewayRow)) {
-    let before = row(world, id).unwrap();
-    let mut after = before.clone();
-    change(&mut after);
-    let mut changes = world.builder.changes(world.clock.now());
-    changes.update(&before, after);
-    engine.commit(Commit::from(changes)).await.unwrap();
+    loop {
+        let before = row(world, id).unwrap();
+        let mut after = before.clone();
+        change(&mut after);
+        let mut changes = world.builder.changes(world.clock.now());
+        changes.update(&before, after);
+        match engine.commit(Commit::from(changes)).await {
+            Err(EngineError::Store(error)) if error.is_conflict() => {}
+            done => return done.unwrap(),
+        }
+    }
 }
 
 async fn deleted(world: &World, engine: &Engine, id: GatewayId) {

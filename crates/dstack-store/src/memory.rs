@@ -745,9 +745,7 @@ impl EngineStore for MemoryStore {
             .map(|row| row.id)
             .filter(is_taken)
             .collect();
-        let project_name = tables.project_names.get(&gateway.project_id).cloned();
         Ok(Some(GatewaySnapshot {
-            project_name: project_name.unwrap_or_default(),
             replicas,
             hosts,
             taken,

@@ -243,8 +243,6 @@ pub enum AttachmentsOf {
 pub struct GatewaySnapshot {
     /// The gateway.
     pub gateway: GatewayRow,
-    /// Name of its project.
-    pub project_name: String,
     /// All its replicas, also those that are gone, oldest first.
     pub replicas: Vec<GatewayReplicaRow>,
     /// The hosts of the fleet on which its replicas run; none where they have machines of their own. `None`: there is no such fleet.

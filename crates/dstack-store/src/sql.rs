@@ -210,9 +210,7 @@ impl SqlStore {
             .await?;
         let hosts = self.hosts_of(&gateway).await?;
         let ids: Vec<InstanceId> = hosts.iter().flatten().map(|row| row.id).collect();
-        let project = self.database.projects().by_id(gateway.project_id).await?;
         Ok(Some(GatewaySnapshot {
-            project_name: project.map(|row| row.name).unwrap_or_default(),
             replicas,
             taken: self.database.gateways().hosts_taken(&ids).await?,
             hosts,

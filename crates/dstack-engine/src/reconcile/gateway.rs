@@ -32,7 +32,7 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
             row.wake_at(now);
         }
         Decision::Make(count) => {
-            make(ctx, &snapshot, count, &mut changes);
+            make(ctx, &snapshot, count, &mut changes).await?;
             if row.status() == GatewayStatus::Submitted {
                 row.provision(now)?;
             }
@@ -51,21 +51,23 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
 }
 
 /// New replicas, each on a free host of its own. The row of the host is written as it is: who chooses it at the same time finds out.
-fn make(ctx: &Context, snapshot: &GatewaySnapshot, count: usize, changes: &mut Changes) {
+async fn make(ctx: &Context, snapshot: &GatewaySnapshot, count: usize, changes: &mut Changes) -> Result<()> {
     let now = ctx.now();
     let mut numbers = free_numbers(&snapshot.replicas);
     for host in free_hosts(snapshot).take(count) {
+        let owner = ctx.deps.inputs.machine(host, None).await?.owner;
         let replica = GatewayReplicaRow::on_host(
             ctx.deps.random.ordered_uuid(now).into(),
             &snapshot.gateway,
             numbers.next().unwrap_or_default(),
-            configuration(&snapshot.gateway, &snapshot.project_name, host),
+            configuration(&snapshot.gateway, &owner.project, host),
             host.id,
             now,
         );
         changes.insert(replica, "Gateway replica created. Status: SUBMITTED");
         changes.touch(host.clone());
     }
+    Ok(())
 }
 
 /// Ends replicas that are not ending yet: they see by themselves that nobody wants them where the whole gateway ends.
