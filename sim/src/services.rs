@@ -16,7 +16,7 @@ use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
 use dstack_system::clock::SharedClock;
 use dstack_system::task;
-use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds, Time};
+use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Seconds, Time};
 use tokio::sync::Notify;
 
 use crate::World;
@@ -403,6 +403,10 @@ impl dstack_engine::Services for Routes {
     }
 
     fn gateways_changed(&self) {}
+
+    fn is_gateway_silent(&self, _replica: GatewayReplicaId) -> bool {
+        false
+    }
 
     fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
         gateway.is_none()

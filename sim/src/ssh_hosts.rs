@@ -378,11 +378,7 @@ impl Hosts for SshHosts {
         })))
     }
 
-    async fn prepare_gateway(
-        &self,
-        gateway: GatewayRef<'_>,
-        progress: Option<&Value>,
-    ) -> Result<Preparation<ReadyGateway>, HostError> {
+    async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         let name = self.agents.named(&name(gateway.host));
         self.check_key(&name, gateway.reach)?;
         let build = gateway.build.unwrap_or_default().to_owned();
@@ -390,22 +386,12 @@ impl Hosts for SshHosts {
         if let Some(error) = trouble {
             return Err(error);
         }
-        let is_started = progress.is_some_and(|progress| progress["started"] == json!(build));
         let id = gateway.replica.id;
         self.step(&name, |state| {
-            // The second step only waits for it.
-            if !is_started {
-                state.gateways.insert(name.clone(), (id, build.clone()));
-            }
+            state.gateways.insert(name.clone(), (id, build.clone()));
         })
         .await?;
-        Ok(match is_started {
-            false => Preparation::Underway {
-                progress: json!({ "started": build }),
-                done: String::new(),
-            },
-            true => Preparation::Ready(Box::new(ReadyGateway { build: Some(build) })),
-        })
+        Ok(ReadyGateway { build: Some(build) })
     }
 
     async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {

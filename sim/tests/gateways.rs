@@ -77,7 +77,7 @@ async fn submitted(world: &World, engine: &Engine, more: &Value) -> GatewayId {
     id
 }
 
-/// As the API changes it: again where the engine was faster.
+/// As the API changes it: again where the engine was faster, or died before it was done.
 async fn changed(world: &World, engine: &Engine, id: GatewayId, change: impl Fn(&mut GatewayRow)) {
     loop {
         let before = row(world, id).unwrap();
@@ -87,6 +87,8 @@ async fn changed(world: &World, engine: &Engine, id: GatewayId, change: impl Fn(
         changes.update(&before, after);
         match engine.commit(Commit::from(changes)).await {
             Err(EngineError::Store(error)) if error.is_conflict() => {}
+            Err(EngineError::Killed(_)) if row(world, id).unwrap().version == before.version => {}
+            Err(EngineError::Killed(_)) => return,
             done => return done.unwrap(),
         }
     }

@@ -122,13 +122,9 @@ pub trait Hosts: Send + Sync + Debug {
         ))
     }
 
-    /// Makes the next step of setting up a replica of a gateway on a host, by the rules of [`Hosts::prepare`]. One that runs with
-    /// another build of the agent is replaced without a connection being refused.
-    async fn prepare_gateway(
-        &self,
-        _gateway: GatewayRef<'_>,
-        _progress: Option<&Value>,
-    ) -> Result<Preparation<ReadyGateway>, HostError> {
+    /// Sets up a replica of a gateway on a host, and waits until it answers. It may be cut off anywhere, and is made again then. One
+    /// that runs with another build of the agent is replaced without a connection being refused.
+    async fn prepare_gateway(&self, _gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         Err(HostError::Refused(
             "this server does not set up gateways".to_owned(),
         ))

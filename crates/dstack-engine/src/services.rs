@@ -8,7 +8,7 @@ use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
-use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds};
+use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Seconds};
 
 /// Passes requests on to the jobs of services.
 ///
@@ -36,6 +36,9 @@ pub trait Services: Send + Sync + Debug {
 
     /// A commit has written a replica of a gateway: which of them there are is to be read anew.
     fn gateways_changed(&self);
+
+    /// Whether a replica of a gateway has not answered for long, though it should.
+    fn is_gateway_silent(&self, replica: GatewayReplicaId) -> bool;
 
     /// Whether the job may still get requests, or requests are under way there; `gateway` is that of its run. Once it has none,
     /// [`RequestObserver::idle`] is told.
@@ -86,6 +89,9 @@ impl Services for NoServices {
     fn changed(&self, _run: RunId) {}
     fn moved(&self, _instance: InstanceId) {}
     fn gateways_changed(&self) {}
+    fn is_gateway_silent(&self, _replica: GatewayReplicaId) -> bool {
+        false
+    }
     fn serves(&self, _job: JobId, _gateway: Option<GatewayId>) -> bool {
         false
     }

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
 pub use container::{ContainerDeployment, ContainerOutcome};
-pub use gateway::{GatewayDeployment, GatewayOutcome, GatewayProgress};
+pub use gateway::GatewayDeployment;
 use host::Host;
 use install::Installed;
 use package::Packages;
@@ -199,9 +199,11 @@ impl Deployer {
             .connection(reach)
             .await
             .map_err(|error| host::unreached(&error))?;
+        // Before the keys by which the host is reached. One may run there that was not asked to end.
+        if self.has_token(deployment).await? {
+            self.release_gateway(reach, None).await?;
+        }
         release::release(self, deployment, reach).await?;
-        // One may run there that was not asked to end before.
-        self.release_gateway(reach).await?;
         self.pool.forget(reach);
         self.pool.forget(&pinned(reach, &connection.host_keys()));
         Ok(())

@@ -28,7 +28,7 @@ use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Locked, task};
-use dstack_units::{GatewayId, InstanceId, JobId, RunId, Seconds};
+use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Seconds};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -236,6 +236,10 @@ impl dstack_engine::Services for ServiceRoutes {
 
     fn gateways_changed(&self) {
         self.0.gateways.look_again();
+    }
+
+    fn is_gateway_silent(&self, replica: GatewayReplicaId) -> bool {
+        self.0.gateways.is_silent(replica)
     }
 
     fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool {

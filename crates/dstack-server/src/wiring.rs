@@ -15,6 +15,7 @@ mod slots;
 pub use agent_tokens::AgentTokens;
 pub use agents::{ConnectedAgents, Machine};
 pub use gateways::GatewayHosts;
+pub(crate) use gateways::NoWay;
 pub use handle::Connected;
 pub use hosts::SshHosts;
 pub use inputs::SqlInputs;

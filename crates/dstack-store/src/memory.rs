@@ -516,7 +516,9 @@ impl Tables {
             |row: &&FleetRow| row.project_id == gateway.project_id && row.name == name && !row.deleted;
         let fleet = self.fleets.values().find(is_named)?.id;
         let is_there = |row: &&InstanceRow| row.fleet_id == Some(fleet) && !row.deleted;
-        Some(self.instances.values().filter(is_there).cloned().collect())
+        let mut hosts: Vec<InstanceRow> = self.instances.values().filter(is_there).cloned().collect();
+        hosts.sort_by_key(|row| row.instance_num);
+        Some(hosts)
     }
 
     /// The placement groups of a fleet that are not over, oldest first.

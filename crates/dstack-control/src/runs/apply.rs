@@ -112,8 +112,12 @@ impl Runs {
         new.deployment_num += 1;
         new.priority = spec.configuration.base().priority.unwrap_or(0);
         let gateway = self.resources.gateway(request.project, &spec).await?;
-        new.service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);
+        let service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);
         new.gateway_id = gateway.map(|gateway| gateway.id);
+        // Where it is published already, its addresses stay: a gateway is told of a service once.
+        if new.gateway_id.is_none() || new.gateway_id != old.gateway_id {
+            new.service_spec = service_spec;
+        }
         new.run_spec = Sealed::new(spec);
         let deployment = new.deployment_num;
         let mut changes = self.core.changes(Actor::User(request.user));

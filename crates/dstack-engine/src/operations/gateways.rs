@@ -7,12 +7,12 @@ use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationSta
 use dstack_store::{EntityRef, GatewayReplicaSnapshot, InstanceSnapshot};
 use serde_json::Value;
 
-use super::clouds::{done, keep, refused};
+use super::clouds::{done, refused};
 use super::hosts::{self, STEP_LIMIT, in_time, ready_host};
 use super::{Step, Subject, last_of, note_error, progress};
 use crate::Result;
 use crate::context::Context;
-use crate::hosts::{GatewayRef, HostError, Preparation, ReadyGateway};
+use crate::hosts::{GatewayRef, HostError, ReadyGateway};
 
 #[async_trait]
 impl Subject for GatewayReplicaSnapshot {
@@ -26,7 +26,10 @@ impl Subject for GatewayReplicaSnapshot {
             (OperationKind::Prepare, Some(host)) if self.replica.is_active() => {
                 prepare(ctx, self, host, operation).await
             }
-            (OperationKind::Release, Some(host)) => release(ctx, self, host, operation).await,
+            // Later the host may be another gateway's.
+            (OperationKind::Release, Some(host)) if !self.replica.is_over() => {
+                release(ctx, self, host, operation).await
+            }
             // What it had on a host that is gone has gone with it.
             (OperationKind::Release, None) => done(ctx, operation, Value::Null).await,
             _ => refused(ctx, operation, "no longer wanted".to_owned()).await,
@@ -81,22 +84,14 @@ async fn prepare(
     let Some(gateway) = gateway(snapshot, host, build.as_deref()) else {
         return refused(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
-    let progress = operation.notes.as_deref().cloned();
     ctx.before_effect(
         "gateway.prepare.before",
         EntityRef::GatewayReplica(snapshot.replica.id),
     )?;
-    let step = ctx.deps.hosts.prepare_gateway(gateway, progress.as_ref());
-    let prepared = in_time(STEP_LIMIT, step).await;
+    let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare_gateway(gateway)).await;
     ctx.reached("gateway.prepare.after")?;
     match prepared {
-        Ok(Preparation::Underway { progress, .. }) => {
-            keep(ctx, operation, progress).await?;
-            Ok(Step::Next)
-        }
-        Ok(Preparation::Ready(ready)) => {
-            done(ctx, operation, serde_json::to_value(ready).unwrap_or_default()).await
-        }
+        Ok(ready) => done(ctx, operation, serde_json::to_value(ready).unwrap_or_default()).await,
         Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
             refused(ctx, operation, error).await
         }

@@ -41,6 +41,9 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
         Decision::End(places) => end(&snapshot, &places, &mut changes)?,
         Decision::Run => row.run(now)?,
         Decision::Gone => {
+            for replica in snapshot.replicas {
+                changes.remove_silently(replica);
+            }
             changes.remove(row, "Gateway deleted");
             return commit(ctx, changes).await;
         }
@@ -54,7 +57,10 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
 async fn make(ctx: &Context, snapshot: &GatewaySnapshot, count: usize, changes: &mut Changes) -> Result<()> {
     let now = ctx.now();
     let mut numbers = free_numbers(&snapshot.replicas);
-    for host in free_hosts(snapshot).take(count) {
+    let mut hosts: Vec<&InstanceRow> = free_hosts(snapshot).collect();
+    // One that did not work comes last.
+    hosts.sort_by_key(|host| has_failed(snapshot, host));
+    for host in hosts.into_iter().take(count) {
         let owner = ctx.deps.inputs.machine(host, None).await?.owner;
         let replica = GatewayReplicaRow::on_host(
             ctx.deps.random.ordered_uuid(now).into(),
@@ -124,6 +130,12 @@ fn free_hosts(snapshot: &GatewaySnapshot) -> impl Iterator<Item = &InstanceRow> 
             && !snapshot.taken.contains(&row.id)
     };
     snapshot.hosts.iter().flatten().filter(is_free)
+}
+
+/// Whether a replica of the gateway has failed on a host.
+fn has_failed(snapshot: &GatewaySnapshot, host: &InstanceRow) -> bool {
+    let mut replicas = snapshot.replicas.iter();
+    replicas.any(|row| row.instance_id == Some(host.id) && row.is_over() && row.status_message().is_some())
 }
 
 /// Numbers that no replica has which is there, smallest first.

@@ -49,7 +49,7 @@ fn change(
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     let mut row = snapshot.replica.clone();
     let entity = EntityRef::GatewayReplica(row.id);
-    match decide(&facts(snapshot, host), now) {
+    match decide(&facts(ctx, snapshot, host), now) {
         Decision::Wait(wait) => {
             let stored = row.stored_wait();
             row.wait(wait.or_stored(&stored, now));
@@ -86,7 +86,7 @@ fn change(
     Ok(changes)
 }
 
-fn facts(snapshot: &GatewayReplicaSnapshot, host: Option<&InstanceSnapshot>) -> Facts {
+fn facts(ctx: &Context, snapshot: &GatewayReplicaSnapshot, host: Option<&InstanceSnapshot>) -> Facts {
     let (replica, gateway) = (&snapshot.replica, &snapshot.gateway);
     let build = host.and_then(ready_host).and_then(|ready| ready.build);
     Facts {
@@ -95,6 +95,7 @@ fn facts(snapshot: &GatewayReplicaSnapshot, host: Option<&InstanceSnapshot>) -> 
         is_wanted: !gateway.to_be_deleted && gateway.status() != GatewayStatus::Failed,
         has_host: host.is_some(),
         is_outdated: build.is_some() && build != replica.build,
+        is_silent: ctx.deps.services.is_gateway_silent(replica.id),
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
         release: progress(&snapshot.operations, OperationKind::Release),
         deadline: replica.deadline_at(),

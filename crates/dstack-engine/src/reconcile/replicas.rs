@@ -42,8 +42,15 @@ fn serves(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
     // One of a version that asked no probes has served, and gets requests at the first look at it.
     job.probes.is_none()
         || job.standing(run).map_or(job.ready, |standing| {
-            standing.registered && ctx.deps.services.is_published(job.id, run.gateway_id)
+            standing.registered && is_reached(ctx, run, job)
         })
+}
+
+/// Whether requests reach a registered job. Those that are to be replaced count as reached as long as nobody knows better: they
+/// stay until others surely are.
+fn is_reached(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
+    let is_out_of_date = job.deployment_num < run.deployment_num;
+    is_out_of_date || ctx.deps.services.is_published(job.id, run.gateway_id)
 }
 
 /// What is known of the requests to a service.

@@ -9,7 +9,6 @@ use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_model::reach::Reach;
 use dstack_system::{Secret, chain};
 use dstack_units::quoting::{shell_line, shell_word, systemd_word};
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
 use super::host::{As, Host};
@@ -29,22 +28,6 @@ pub struct GatewayDeployment {
     pub build: String,
     /// What calls to the gateway must be signed with.
     pub token: Secret,
-}
-
-/// How far it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatewayProgress {
-    /// The build that was started.
-    pub started: String,
-}
-
-/// What a step came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GatewayOutcome {
-    /// The next step follows.
-    Underway(GatewayProgress),
-    /// It answers.
-    Ready,
 }
 
 /// Functions that end gateways which run without systemd, by the ids of their processes, and only those that still are what they were.
@@ -147,7 +130,8 @@ if [ -d "$systemd" ]; then
   for file in "$units"/dstack-gateway-*.service; do
     [ "$file" != "$units/dstack-gateway-$build.service" ] && [ -e "$file" ] || continue
     systemctl --quiet disable "${file##*/}" 2>/dev/null
-    systemctl --no-block stop "${file##*/}" 2>/dev/null
+    # One that finishes its requests was told to end by this one; another word would cut them.
+    systemctl is-active --quiet "${file##*/}" || systemctl stop "${file##*/}" 2>/dev/null
     rm -f "$file"
   done
   systemctl daemon-reload 2>/dev/null
@@ -166,8 +150,11 @@ else
 fi
 "#;
 
-/// Ends all builds, and removes all that they have stored.
-pub(super) const OFF: &str = r#"
+/// Ends all builds, and removes all that they have stored. With a token, only where it is that of the gateway that is there.
+const OFF: &str = r#"
+if [ -n "$token" ] && [ -f "$home/api.token" ] && [ "$(cat "$home/api.token")" != "$token" ]; then
+  return 0
+fi
 if [ -d "$systemd" ]; then
   for file in "$units"/dstack-gateway-*.service; do
     [ -e "$file" ] || continue
@@ -190,29 +177,26 @@ return 0
 "#;
 
 impl Deployer {
-    /// Makes the step that `progress` says is next; `None`: the first.
+    /// Starts the gateway of a host unless it runs as it should, and waits until it answers. May be cut off anywhere, and repeated.
     ///
     /// # Errors
-    /// The step failed, and nothing of it may be relied on.
-    pub async fn gateway_step(
-        &self,
-        deployment: &GatewayDeployment,
-        progress: Option<GatewayProgress>,
-    ) -> Result<GatewayOutcome, DeployError> {
+    /// It does not answer, and nothing may be relied on.
+    pub async fn set_up_gateway(&self, deployment: &GatewayDeployment) -> Result<(), DeployError> {
         let host = Host::open(&self.pool, &deployment.reach).await?;
-        match progress.filter(|progress| progress.started == deployment.build) {
-            None => start(&host, &self.paths, deployment).await,
-            Some(_) => self.settle(&host, deployment).await,
-        }
+        start(&host, &self.paths, deployment).await?;
+        self.settle(&host, deployment).await
     }
 
-    /// Ends the gateway of a host, and removes its state, certificates included. May be repeated.
+    /// Ends the gateway of a host, and removes its state, certificates included: that with this token, `None`: whichever there is.
+    /// May be repeated.
     ///
     /// # Errors
     /// The host was not reached, or something is left there.
-    pub async fn release_gateway(&self, reach: &Reach) -> Result<(), DeployError> {
+    pub async fn release_gateway(&self, reach: &Reach, token: Option<&Secret>) -> Result<(), DeployError> {
         let host = Host::open(&self.pool, reach).await?;
-        let text = script(&variables(&self.paths), &format!("{FUNCTIONS}{OFF}"));
+        let mut variables = variables(&self.paths);
+        variables.push(("token", token.map_or("", Secret::expose)));
+        let text = script(&variables, &format!("{FUNCTIONS}{OFF}"));
         host.run(As::Root, SCRIPT_LIMIT, "taking the gateway off", &text)
             .await?;
         Ok(())
@@ -229,11 +213,7 @@ impl Deployer {
         format!("{}/servers", self.paths.gateway.home)
     }
 
-    async fn settle(
-        &self,
-        host: &Host,
-        deployment: &GatewayDeployment,
-    ) -> Result<GatewayOutcome, DeployError> {
+    async fn settle(&self, host: &Host, deployment: &GatewayDeployment) -> Result<(), DeployError> {
         let client = self.gateway(&deployment.reach, deployment.token.clone());
         match timeout(self.paths.patience, answers(&client)).await {
             Ok(()) => {}
@@ -246,7 +226,7 @@ impl Deployer {
             .run(As::Root, SCRIPT_LIMIT, "the look at the gateway", &text)
             .await?;
         match said.is("runs") {
-            true => Ok(GatewayOutcome::Ready),
+            true => Ok(()),
             false => Err(silent(&client, host, &self.paths, deployment).await),
         }
     }
@@ -271,11 +251,7 @@ fn variables(paths: &HostPaths) -> Vec<(&'static str, &str)> {
     ]
 }
 
-async fn start(
-    host: &Host,
-    paths: &HostPaths,
-    deployment: &GatewayDeployment,
-) -> Result<GatewayOutcome, DeployError> {
+async fn start(host: &Host, paths: &HostPaths, deployment: &GatewayDeployment) -> Result<(), DeployError> {
     let agent = format!("{}/{}", paths.programs, deployment.build);
     let unquotable = |error: dstack_units::quoting::Unquotable| DeployError::Refused(error.to_string());
     let unit_text = unit(paths, &deployment.build).map_err(unquotable)?;
@@ -295,9 +271,7 @@ async fn start(
         .await?;
     match said.get("state") {
         "missing" => Err(host.transient("the agent is being replaced: the gateway waits for the new one")),
-        _ => Ok(GatewayOutcome::Underway(GatewayProgress {
-            started: deployment.build.clone(),
-        })),
+        _ => Ok(()),
     }
 }
 
@@ -357,7 +331,8 @@ fn unit(paths: &HostPaths, build: &str) -> Result<String, dstack_units::quoting:
         "[Unit]\nDescription=dstack gateway\nAfter=network-online.target\nStartLimitIntervalSec=3600\nStartLimitBurst=1080\n\n\
          [Service]\nType=simple\nUser=root\nRestart=on-failure\nRestartSec=3\nTimeoutStopSec=60\nLimitNOFILE=1048576\n\
          CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_DAC_OVERRIDE\nNoNewPrivileges=yes\nProtectSystem=strict\n\
-         ReadWritePaths={home}\nProtectHome=yes\nPrivateDevices=yes\nPrivateTmp=yes\nProtectKernelTunables=yes\n\
+         ReadWritePaths={home}\nInaccessiblePaths=-/run/docker.sock -/run/containerd -/run/dbus -/run/systemd/private\n\
+         RestrictNamespaces=yes\nProtectProc=invisible\nProtectHome=yes\nPrivateDevices=yes\nPrivateTmp=yes\nProtectKernelTunables=yes\n\
          ProtectControlGroups=yes\nExecStart={}\n\n[Install]\nWantedBy=multi-user.target\n",
         words.join(" "),
     ))

@@ -28,6 +28,8 @@ pub struct Facts {
     pub has_host: bool,
     /// The host has another build of the agent than the one that the replica runs.
     pub is_outdated: bool,
+    /// It has not answered for long.
+    pub is_silent: bool,
     /// How far its setting up is.
     pub prepare: Progress,
     /// How far it is taken off its host.
@@ -89,17 +91,19 @@ fn provision(facts: &Facts, now: Time) -> Decision {
     }
 }
 
-/// What runs goes on while another build is brought there; one that cannot be brought is tried again with the next one.
+/// What runs goes on while another build is brought there. What was refused once is refused again: it goes on as it is.
 fn run(facts: &Facts, now: Time) -> Decision {
     match &facts.prepare {
         Progress::Intended(error) => Decision::Wait(Wait::indefinite(WaitReason::HostSetUpAgain {
             instance: facts.name.clone(),
             error: error.clone(),
         })),
-        _ if facts.is_outdated => Decision::SetUp(Wait::indefinite(WaitReason::HostSetUpAgain {
-            instance: facts.name.clone(),
-            error: None,
-        })),
+        Progress::None | Progress::Done if facts.is_outdated || facts.is_silent => {
+            Decision::SetUp(Wait::indefinite(WaitReason::HostSetUpAgain {
+                instance: facts.name.clone(),
+                error: None,
+            }))
+        }
         _ => Decision::Wait(Wait::none().or_at(now + LOOK_INTERVAL)),
     }
 }
@@ -152,6 +156,7 @@ mod tests {
             is_wanted: true,
             has_host: true,
             is_outdated: false,
+            is_silent: false,
             prepare,
             release: Progress::None,
             deadline: None,
@@ -177,6 +182,16 @@ mod tests {
             ..runs
         };
         assert!(matches!(decide(&outdated, NOW), Decision::SetUp(_)));
+        let silent = Facts {
+            is_silent: true,
+            ..facts(Status::Running, Progress::Done)
+        };
+        assert!(matches!(decide(&silent, NOW), Decision::SetUp(_)));
+        let refused = Facts {
+            prepare: refused(),
+            ..outdated
+        };
+        assert!(matches!(decide(&refused, NOW), Decision::Wait(wait) if wait.wake_at > Some(NOW)));
     }
 
     #[test]

@@ -142,7 +142,6 @@ impl ServiceRoutes {
             if let Some((sender, what)) = text.split_once(' ')
                 && sender != self.0.name
             {
-                self.0.gateways.changed();
                 self.heard(sender, what);
             }
         }
@@ -152,6 +151,7 @@ impl ServiceRoutes {
     /// Another server tells that a service has changed, or of requests to it. What a newer version tells may be unknown here.
     fn heard(&self, sender: &str, what: &str) {
         if let Ok(run) = what.parse() {
+            self.0.gateways.changed();
             self.want(run, false);
         } else if let Some(told) = Told::read(what) {
             let new = self.0.others.lock().hear(sender, told, Instant::now());

@@ -9,7 +9,7 @@ mod expected;
 mod link;
 mod questions;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -51,6 +51,8 @@ pub(super) struct Gateways {
     address: OnceLock<SocketAddr>,
     /// By replica; `None`: they were not read yet.
     links: Locked<Option<HashMap<GatewayReplicaId, Arc<Link>>>>,
+    /// Runs that a gateway has passed requests on to.
+    taken: Locked<HashSet<RunId>>,
     /// Replicas may have come or gone.
     wanted: Notify,
     /// Knows who acts on what happens to requests.
@@ -66,6 +68,7 @@ impl Gateways {
             hosts: OnceLock::new(),
             address: OnceLock::new(),
             links: Locked::default(),
+            taken: Locked::default(),
             wanted: Notify::new(),
             waiting,
         }
@@ -107,23 +110,42 @@ impl Gateways {
         Some(of_gateway.cloned().collect())
     }
 
-    /// Whether the job gets requests at the gateway, or may, or some are under way there.
+    /// Whether the job gets requests at a gateway, or may at that of its run, or some are under way.
     pub(super) fn serves(&self, job: JobId, gateway: GatewayId) -> bool {
-        match self.of(gateway) {
-            None => true,
-            Some(links) => links.iter().any(|link| link.may_serve(job)),
-        }
+        // Its run may have moved to another gateway meanwhile.
+        self.has(job)
+            || match self.of(gateway) {
+                None => true,
+                Some(links) => links.iter().any(|link| link.is_yet_unknown()),
+            }
     }
 
-    /// Whether all replicas of the gateway pass requests on to the job. Those that were not reached for long do not count.
+    /// Whether all replicas of the gateway pass requests on to the job. Those that were not reached for long do not count, unless it is
+    /// all of them; of a gateway without replicas nobody waits for anything.
     pub(super) fn is_published(&self, job: JobId, gateway: GatewayId) -> bool {
-        let links = self.of(gateway).unwrap_or_default();
+        let Some(links) = self.of(gateway) else {
+            return false;
+        };
+        if links.is_empty() {
+            return true;
+        }
         let mut current = links.iter().filter(|link| link.is_current()).peekable();
         current.peek().is_some() && current.all(|link| link.is_registered(job))
     }
 
-    /// Why the service is not taken, by the last replica that said so, if all do.
+    /// Whether a replica has not answered for long.
+    pub(super) fn is_silent(&self, replica: GatewayReplicaId) -> bool {
+        let links = self.links.lock();
+        let link = links.as_ref().and_then(|links| links.get(&replica));
+        link.is_some_and(|link| !link.is_current())
+    }
+
+    /// Why the service is not taken, by the last replica that said so, if all do. One that was taken before is not refused for good:
+    /// what is in the way may be mended.
     pub(super) fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String> {
+        if self.taken.lock().contains(&run) {
+            return None;
+        }
         let links = self.of(gateway)?;
         let refusals: Option<Vec<String>> = links.iter().map(|link| link.refusal(run)).collect();
         refusals?.pop()
@@ -161,21 +183,30 @@ impl Gateways {
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
         let running = self.database.gateways().running().await?;
-        let mut links = self.links.lock();
-        let links = links.get_or_insert_default();
-        links.retain(|id, link| {
-            let stays = running.iter().any(|replica| replica.id == *id);
-            if !stays {
-                link.end();
-            }
-            stays
-        });
-        for replica in running {
-            links.entry(replica.id).or_insert_with(|| {
-                let link = Arc::new(Link::new(&replica, stop.child_token()));
-                link.start(self, hosts);
-                link
+        let mut gone = Vec::new();
+        {
+            let mut links = self.links.lock();
+            let links = links.get_or_insert_default();
+            links.retain(|id, link| {
+                let stays = running.iter().any(|replica| replica.id == *id);
+                if !stays {
+                    gone.push(Arc::clone(link));
+                }
+                stays
             });
+            for replica in running {
+                links.entry(replica.id).or_insert_with(|| {
+                    let link = Arc::new(Link::new(&replica, stop.child_token()));
+                    link.start(self, hosts);
+                    link
+                });
+            }
+        }
+        for link in gone {
+            for (job, run) in link.end() {
+                self.left(job);
+                self.told(run);
+            }
         }
         Ok(())
     }
@@ -189,6 +220,12 @@ impl Gateways {
 
     /// Jobs of a run have come, or the run is refused.
     fn came(&self, run: RunId) {
+        self.taken.lock().insert(run);
+        self.told(run);
+    }
+
+    /// Something was heard of a run.
+    fn told(&self, run: RunId) {
         self.waiting.report(|observer| observer.published(run));
     }
 

@@ -19,6 +19,18 @@ use super::agent_tokens::AgentTokens;
 use super::keyring::DatabaseKeyring;
 use super::service_port::{ServicePort, service_port};
 
+/// SSH servers on the way that gateways of dstack 0.22.5 can be told of.
+const MOST_JUMPS: usize = 2;
+
+/// Why a gateway cannot be told how a job is reached; the texts are for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoWay {
+    /// As the job is.
+    Never(String),
+    /// It cannot be found out now.
+    Now(String),
+}
+
 /// The hosts of gateways.
 #[derive(Debug)]
 pub struct GatewayHosts {
@@ -77,54 +89,27 @@ impl GatewayHosts {
     /// A job as it is registered at a gateway, which reaches it over SSH as servers do.
     ///
     /// # Errors
-    /// It cannot be reached so; the text is for people.
+    /// It cannot be reached so.
     pub(crate) async fn replica(
         &self,
         address: Option<&AgentAddress>,
         job: &JobRow,
-    ) -> Result<RegisterReplica, String> {
-        let address = address.ok_or("the instance of the job has no agent")?;
-        let port = job
-            .job_spec
-            .service_port
-            .ok_or("the job has no port for requests")?;
-        let project = job.project_id;
-        let port = service_port(address, project, job.job_runtime_data.as_deref(), port)?;
-        let ServicePort::Through(reach, port) = port else {
-            return Err(
-                "the job runs on the machine of the server, which gateways do not reach: set `gateway: false`, or `fleets` in the \
-                 configuration of the service"
-                    .to_owned(),
-            );
-        };
-        self.registration(job, &reach, port).await
-    }
-
-    async fn registration(&self, job: &JobRow, reach: &Reach, port: u16) -> Result<RegisterReplica, String> {
+    ) -> Result<RegisterReplica, NoWay> {
+        let (reach, port) = way_to(address, job).map_err(NoWay::Never)?;
         let own = KeyRef::Project {
             project: job.project_id,
         };
-        let host = &reach.host;
-        if !host.keys.contains(&own) {
-            return Err(format!(
-                "{} cannot be logged in to with the key of the project",
-                host.host
-            ));
-        }
         let mut jumps = Vec::new();
         for hop in &reach.jumps {
             jumps.push((ssh_hop(hop), self.key_of(hop, &own).await?));
-        }
-        if jumps.len() > 2 {
-            return Err("gateways reach hosts behind two jump hosts at most".to_owned());
         }
         let (ssh_proxy, ssh_proxy_private_key) = jumps.pop().unzip();
         let (ssh_head_proxy, ssh_head_proxy_private_key) = jumps.pop().unzip();
         Ok(RegisterReplica {
             job_id: job.id.uuid().simple().to_string(),
             app_port: port,
-            ssh_host: format!("{}@{}", host.user, host.host),
-            ssh_port: host.port,
+            ssh_host: format!("{}@{}", reach.host.user, reach.host.host),
+            ssh_port: reach.host.port,
             ssh_proxy,
             ssh_proxy_private_key: ssh_proxy_private_key.flatten(),
             ssh_head_proxy,
@@ -133,17 +118,49 @@ impl GatewayHosts {
     }
 
     /// The key of a server on the way, where it is not that of the project.
-    async fn key_of(&self, hop: &Hop, own: &KeyRef) -> Result<Option<Secret>, String> {
+    async fn key_of(&self, hop: &Hop, own: &KeyRef) -> Result<Option<Secret>, NoWay> {
         if hop.keys.contains(own) {
             return Ok(None);
         }
         for key in &hop.keys {
-            if let Some(found) = self.keyring.private_key(key).await? {
+            if let Some(found) = self.keyring.private_key(key).await.map_err(NoWay::Now)? {
                 return Ok(Some(found));
             }
         }
-        Err(format!("there is no key for {}", hop.host))
+        Err(NoWay::Never(format!("there is no key for {}", hop.host)))
     }
+}
+
+/// The SSH server next to a job, and its port for requests there.
+fn way_to(address: Option<&AgentAddress>, job: &JobRow) -> Result<(Reach, u16), String> {
+    let address = address.ok_or("the instance of the job has no agent")?;
+    let port = job
+        .job_spec
+        .service_port
+        .ok_or("the job has no port for requests")?;
+    let runtime = job.job_runtime_data.as_deref();
+    let ServicePort::Through(reach, port) = service_port(address, job.project_id, runtime, port)? else {
+        return Err(
+            "the job runs on the machine of the server, which gateways do not reach: set `gateway: false`, or `fleets` in the \
+             configuration of the service"
+                .to_owned(),
+        );
+    };
+    let own = KeyRef::Project {
+        project: job.project_id,
+    };
+    if !reach.host.keys.contains(&own) {
+        let host = &reach.host.host;
+        return Err(format!(
+            "{host} cannot be logged in to with the key of the project"
+        ));
+    }
+    if reach.jumps.len() > MOST_JUMPS {
+        return Err(format!(
+            "gateways reach hosts behind {MOST_JUMPS} jump hosts at most"
+        ));
+    }
+    Ok((reach, port))
 }
 
 fn ssh_hop(hop: &Hop) -> SshHop {

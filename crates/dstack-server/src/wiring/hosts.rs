@@ -11,15 +11,15 @@ use dstack_engine::{
     ContainerRef, GatewayRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyGateway, ReadyHost,
 };
 use dstack_hosts::deploy::{
-    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, GatewayDeployment,
-    GatewayOutcome, Outcome, Progress, Stage,
+    ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, GatewayDeployment, Outcome,
+    Progress, Stage,
 };
 use dstack_model::instances::InstanceStatus;
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{are_one_machine, cloud_reach, reach, show_same_key};
 use dstack_store::rows::{AgentAddress, InstanceRow};
 use dstack_store::{Database, EngineStore as _, SqlStore, StoreError};
-use dstack_system::{chain, task};
+use dstack_system::{Secret, chain, task};
 use dstack_units::ProjectId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -200,11 +200,7 @@ impl SshHosts {
         })
     }
 
-    async fn gateway_step(
-        &self,
-        gateway: GatewayRef<'_>,
-        progress: Option<&Value>,
-    ) -> Result<Preparation<ReadyGateway>, HostError> {
+    async fn set_up_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         let foreign = || {
             HostError::Refused(format!(
                 "{} has an agent that this server has not brought there, which has no gateway",
@@ -212,22 +208,22 @@ impl SshHosts {
             ))
         };
         let build = gateway.build.ok_or_else(foreign)?.to_owned();
-        let replica = gateway.replica;
-        let token = self.tokens.of_gateway(replica.project_id, replica.id).await;
         let deployment = GatewayDeployment {
             reach: gateway.reach.clone(),
             build: build.clone(),
-            token: token.map_err(no_token)?,
+            token: self.gateway_token(gateway).await?,
         };
-        let progress = progress.and_then(|noted| serde_json::from_value(noted.clone()).ok());
-        let step = self.deployer.gateway_step(&deployment, progress).await;
-        Ok(match step.map_err(DeployFailed)? {
-            GatewayOutcome::Underway(progress) => Preparation::Underway {
-                progress: serde_json::to_value(progress).unwrap_or_default(),
-                done: String::new(),
-            },
-            GatewayOutcome::Ready => Preparation::Ready(Box::new(ReadyGateway { build: Some(build) })),
-        })
+        self.deployer
+            .set_up_gateway(&deployment)
+            .await
+            .map_err(DeployFailed)?;
+        Ok(ReadyGateway { build: Some(build) })
+    }
+
+    async fn gateway_token(&self, gateway: GatewayRef<'_>) -> Result<Secret, HostError> {
+        let replica = gateway.replica;
+        let token = self.tokens.of_gateway(replica.project_id, replica.id).await;
+        token.map_err(no_token)
     }
 
     /// The public key of a project.
@@ -372,17 +368,14 @@ impl Hosts for SshHosts {
         self.slots.step(instance, step).await
     }
 
-    async fn prepare_gateway(
-        &self,
-        gateway: GatewayRef<'_>,
-        progress: Option<&Value>,
-    ) -> Result<Preparation<ReadyGateway>, HostError> {
-        let step = self.gateway_step(gateway, progress);
+    async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
+        let step = self.set_up_gateway(gateway);
         self.slots.step(gateway.host.instance.id, step).await
     }
 
     async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {
-        let released = self.deployer.release_gateway(gateway.reach).await;
+        let token = self.gateway_token(gateway).await?;
+        let released = self.deployer.release_gateway(gateway.reach, Some(&token)).await;
         Ok(released.map_err(DeployFailed)?)
     }
 

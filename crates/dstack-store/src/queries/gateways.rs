@@ -57,6 +57,14 @@ impl Gateways<'_> {
         .await
     }
 
+    /// By id.
+    pub async fn by_id(self, id: GatewayId) -> Result<Option<GatewayRow>> {
+        let found = self
+            .one(select() + " WHERE t.id = $1", &[&id.to_string()])
+            .await?;
+        Ok(found.map(|found| found.row))
+    }
+
     /// By name.
     pub async fn by_name(self, project: ProjectId, name: &str) -> Result<Option<ListedGateway>> {
         let sql = select() + " WHERE t.project_id = $1 AND t.name = $2";

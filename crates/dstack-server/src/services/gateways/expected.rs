@@ -1,9 +1,10 @@
 //! What a gateway should have: the services that are published there, and their replicas.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use dstack_agent_api::gateway::{OpenAiOptions, RegisterEntrypoint, RegisterService, ServiceOptions};
 use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::gateways::AnyGatewayCertificate;
 use dstack_plan::services::gateways as plan;
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{AgentAddress, InstanceRow, JobRow};
@@ -30,16 +31,29 @@ pub(super) struct Replica {
     pub(super) address: Option<AgentAddress>,
 }
 
-/// All that a gateway should have, by run.
+/// All that a gateway should have.
 #[derive(Debug, Default)]
-pub(super) struct Expected(pub(super) HashMap<RunId, Service>);
+pub(super) struct Expected {
+    /// By run.
+    pub(super) services: HashMap<RunId, Service>,
+    /// Whether its replicas speak TLS themselves, and no load balancer before them.
+    pub(super) has_tls: bool,
+}
 
-/// Reads it.
+/// Reads it; nothing, where the gateway is gone.
 pub(super) async fn read(database: &Database, gateway: GatewayId) -> Result<Expected, StoreError> {
+    let Some(row) = database.gateways().by_id(gateway).await? else {
+        return Ok(Expected::default());
+    };
+    let certificate = &row.configuration.certificate;
+    let mut expected = Expected {
+        has_tls: matches!(certificate, Some(AnyGatewayCertificate::LetsEncrypt(_))),
+        ..Expected::default()
+    };
     let services = database.services();
     let runs = services.runs_at(gateway).await?;
     if runs.is_empty() {
-        return Ok(Expected::default());
+        return Ok(expected);
     }
     let mut jobs = services.registered_jobs(&runs).await?;
     // Of a replica of several nodes, the first one answers.
@@ -51,18 +65,17 @@ pub(super) async fn read(database: &Database, gateway: GatewayId) -> Result<Expe
     };
     let instances: HashMap<InstanceId, InstanceRow> =
         instances.into_iter().map(|row| (row.id, row)).collect();
-    let mut expected = Expected::default();
     for listed in database.views().runs(&runs).await? {
         let service = Service {
             listed,
             replicas: HashMap::new(),
         };
-        expected.0.insert(service.listed.run.id, service);
+        expected.services.insert(service.listed.run.id, service);
     }
     for job in jobs {
         let instance = job.instance_id.and_then(|id| instances.get(&id));
         let address = instance.and_then(|row| row.agent.as_deref()).cloned();
-        if let Some(service) = expected.0.get_mut(&job.run_id) {
+        if let Some(service) = expected.services.get_mut(&job.run_id) {
             service.replicas.insert(job.id, Replica { job, address });
         }
     }
@@ -76,7 +89,7 @@ impl Expected {
             let groups = service.configuration().map(ServiceConfiguration::replica_groups);
             groups.into_iter().flatten().any(|group| group.scaling.is_some())
         };
-        let scaled = self.0.values().filter(scales).map(|service| {
+        let scaled = self.services.values().filter(scales).map(|service| {
             let listed = &service.listed;
             let name = (
                 listed.project_name.to_lowercase(),
@@ -87,6 +100,21 @@ impl Expected {
         scaled.collect()
     }
 
+    /// Where models are answered, with the names of their projects in small letters.
+    pub(super) fn entrypoints(&self, rules: &Rules) -> Vec<(String, RegisterEntrypoint)> {
+        let mut found = BTreeMap::new();
+        for service in self.services.values() {
+            if let Some(entrypoint) = service.entrypoint(rules, self.has_tls) {
+                let project = service.listed.project_name.to_lowercase();
+                found.insert((project, entrypoint.domain.clone()), entrypoint);
+            }
+        }
+        let named = found
+            .into_iter()
+            .map(|((project, _), entrypoint)| (project, entrypoint));
+        named.collect()
+    }
+
     /// As it is compared.
     pub(super) fn planned(&self) -> Vec<plan::Expected> {
         let service = |service: &Service| plan::Expected {
@@ -95,7 +123,7 @@ impl Expected {
             name: service.listed.run.run_name.clone(),
             jobs: service.replicas.keys().copied().collect::<BTreeSet<JobId>>(),
         };
-        self.0.values().map(service).collect()
+        self.services.values().map(service).collect()
     }
 }
 
@@ -149,7 +177,7 @@ impl Service {
     }
 
     /// Where the models of its project are answered; `None`: it has none.
-    pub(super) fn entrypoint(&self, rules: &Rules, has_tls: bool) -> Option<RegisterEntrypoint> {
+    fn entrypoint(&self, rules: &Rules, has_tls: bool) -> Option<RegisterEntrypoint> {
         self.configuration()?.model.as_ref()?;
         let (https, domain) = self.place()?;
         let (_, parent) = domain.split_once('.')?;

@@ -5,24 +5,24 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_agent_api::gateway::Registered;
+use dstack_agent_api::gateway::{RegisterEntrypoint, Registered};
 use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_agent_api::http::CallError;
-use dstack_model::gateways::AnyGatewayCertificate;
 use dstack_plan::services::gateways::{Known, Step, steps};
 use dstack_store::rows::{GatewayReplicaRow, InstanceRow};
 use dstack_store::{Database, EngineStore as _, SqlStore};
 use dstack_system::{Locked, chain, task};
 use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId};
 use futures_util::future::join_all;
-use tokio::sync::Notify;
+use http::StatusCode;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::expected::{self, Expected, Replica, Service};
 use super::{Gateways, questions};
-use crate::wiring::GatewayHosts;
+use crate::wiring::{GatewayHosts, NoWay};
 
 /// What a replica has is compared so often with what it should have, where nothing is known to have changed.
 const SYNC_INTERVAL: Duration = Duration::from_secs(15);
@@ -38,6 +38,10 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
 const SILENT_AFTER: Duration = Duration::from_secs(120);
 /// Requests under way at a job that leaves have so long; the job itself ends earlier where it must.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+/// Services that one replica is told of at a time.
+const MOST_TOLD: usize = 16;
+/// Questions of one replica that are answered at a time; more wait.
+const MOST_QUESTIONS: usize = 64;
 /// Replicas of one service that are told of at a time.
 const AT_ONCE: usize = 8;
 /// So often the replicas of a service may be refused before the service is: an SSH server may have yet to start.
@@ -50,6 +54,10 @@ pub(super) struct Link {
     pub(super) replica: GatewayReplicaId,
     row: GatewayReplicaRow,
     wanted: Notify,
+    /// For what is told at a time.
+    places: Semaphore,
+    /// For questions under way.
+    pub(super) questions: Arc<Semaphore>,
     ended: CancellationToken,
     state: Locked<State>,
 }
@@ -64,8 +72,12 @@ struct State {
     jobs: HashMap<JobId, RunId>,
     /// Jobs whose last requests are waited for.
     leaving: HashSet<JobId>,
+    /// Jobs that it is being told of.
+    coming: HashSet<JobId>,
     /// Services that are being told of.
     busy: HashSet<Name>,
+    /// Host names of models that it was told of, by this connection.
+    entrypoints: HashSet<Name>,
     refused: BTreeMap<Name, Refused>,
     /// Requests to services that scale, when they were counted last.
     counted: Option<(Instant, HashMap<RunId, Windows>)>,
@@ -95,13 +107,17 @@ impl Link {
             replica: row.id,
             row: row.clone(),
             wanted: Notify::new(),
+            places: Semaphore::new(MOST_TOLD),
+            questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),
             ended,
             state: Locked::new(State {
                 told_at: Instant::now(),
                 is_known: false,
                 jobs: HashMap::new(),
                 leaving: HashSet::new(),
+                coming: HashSet::new(),
                 busy: HashSet::new(),
+                entrypoints: HashSet::new(),
                 refused: BTreeMap::new(),
                 counted: None,
             }),
@@ -125,9 +141,11 @@ impl Link {
         self.ended.clone()
     }
 
-    /// The replica is gone.
-    pub(super) fn end(&self) {
+    /// The replica is gone; the jobs that it had, with their runs.
+    pub(super) fn end(&self) -> Vec<(JobId, RunId)> {
         self.ended.cancel();
+        let jobs = std::mem::take(&mut self.state.lock().jobs);
+        jobs.into_iter().collect()
     }
 
     /// What it should have may have changed.
@@ -143,12 +161,12 @@ impl Link {
     /// Whether it passes requests on to the job, or some are under way there.
     pub(super) fn has(&self, job: JobId) -> bool {
         let state = self.state.lock();
-        state.jobs.contains_key(&job) || state.leaving.contains(&job)
+        state.jobs.contains_key(&job) || state.leaving.contains(&job) || state.coming.contains(&job)
     }
 
-    /// As [`Self::has`]; true as long as that is not known.
-    pub(super) fn may_serve(&self, job: JobId) -> bool {
-        self.has(job) || (!self.state.lock().is_known && self.is_current())
+    /// Whether it has not said yet what it has, and is going to.
+    pub(super) fn is_yet_unknown(&self) -> bool {
+        !self.state.lock().is_known && self.is_current()
     }
 
     /// Whether it has said lately what it has.
@@ -224,11 +242,6 @@ impl Link {
         state.busy.insert(name.clone())
     }
 
-    fn finish(&self, name: &Name) {
-        self.state.lock().busy.remove(name);
-        self.want();
-    }
-
     /// It took the service, and the replicas that it was told of.
     fn note_success(&self, name: &Name) {
         self.state.lock().refused.remove(name);
@@ -250,6 +263,39 @@ impl Link {
             until: Instant::now() + REFUSED_INTERVAL,
         };
         state.refused.insert(name.clone(), refused);
+    }
+}
+
+/// A service is being told of, until this is dropped.
+struct Turn {
+    link: Arc<Link>,
+    name: Name,
+    coming: BTreeSet<JobId>,
+}
+
+impl Turn {
+    /// `None`: it is being told of, or was refused just now.
+    fn begin(link: &Arc<Link>, name: &Name, run: Option<RunId>, coming: &BTreeSet<JobId>) -> Option<Self> {
+        link.begin(name, run).then(|| {
+            link.state.lock().coming.extend(coming);
+            Self {
+                link: Arc::clone(link),
+                name: name.clone(),
+                coming: coming.clone(),
+            }
+        })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.link.state.lock();
+        state.busy.remove(&self.name);
+        for job in &self.coming {
+            state.coming.remove(job);
+        }
+        drop(state);
+        self.link.want();
     }
 }
 
@@ -278,6 +324,7 @@ async fn serve(
     let client = hosts.client(&link.row, &host).await?;
     let called = |error: CallError| chain(&error).to_string();
     client.configure(&gateways.rules.acme).await.map_err(called)?;
+    link.state.lock().entrypoints.clear();
     loop {
         let known = known(&client.registered().await.map_err(called)?);
         // Read after it: what was committed before has been told by now, or is told below.
@@ -292,6 +339,9 @@ async fn serve(
         }
         for step in steps(&known, &expected.planned()) {
             begin(gateways, link, hosts, &client, &expected, step);
+        }
+        for (project, entrypoint) in expected.entrypoints(&gateways.rules) {
+            begin_entrypoint(link, &client, project, entrypoint);
         }
         count(link, &client, &expected).await?;
         tokio::select! {
@@ -359,30 +409,65 @@ fn begin(
     for job in &step.remove {
         drain(gateways, link, client, &name, *job);
     }
-    let run = step.register.or_else(|| run_of(expected, &step));
-    if (step.unregister || step.register.is_some() || !step.add.is_empty()) && link.begin(&name, run) {
-        let (gateways, link, hosts) = (Arc::clone(gateways), Arc::clone(link), Arc::clone(hosts));
-        let (client, expected) = (client.clone(), Arc::clone(expected));
-        task::spawn("tell a gateway of a service", async move {
-            let told = carry_out(&gateways, &hosts, &client, &expected, &step, run).await;
-            match told {
-                Ok(()) => link.note_success(&name),
-                Err(NotTold::Refused { reason, is_whole }) => {
-                    link.note_refusal(&name, run, reason, is_whole);
-                    if let Some(run) = run {
-                        gateways.came(run);
-                    }
-                }
-                // It is tried again as soon as the gateway is reached.
-                Err(NotTold::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
-            }
-            link.finish(&name);
-        });
+    if !step.unregister && step.register.is_none() && step.add.is_empty() {
+        return;
     }
+    let run = step.register.or_else(|| run_of(expected, &step));
+    let Some(turn) = Turn::begin(link, &name, run, &step.add) else {
+        return;
+    };
+    let (gateways, hosts) = (Arc::clone(gateways), Arc::clone(hosts));
+    let (client, expected) = (client.clone(), Arc::clone(expected));
+    task::spawn("tell a gateway of a service", async move {
+        let _place = turn.link.places.acquire().await;
+        let told = carry_out(&gateways, &hosts, &client, &expected, &step, run).await;
+        match told {
+            Ok(()) => turn.link.note_success(&name),
+            Err(NotTold::Refused { reason, is_whole }) => {
+                turn.link.note_refusal(&name, run, reason, is_whole);
+                if let Some(run) = run {
+                    gateways.told(run);
+                }
+            }
+            Err(NotTold::Later(reason)) => {
+                tracing::warn!(gateway.replica = %turn.link.replica, run = name.1, reason, "a gateway is told of a service later");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+        }
+    });
+}
+
+/// Begins to tell where the models of a project are answered, unless that is done or under way.
+fn begin_entrypoint(
+    link: &Arc<Link>,
+    client: &GatewayClient,
+    project: String,
+    entrypoint: RegisterEntrypoint,
+) {
+    let name = (project, entrypoint.domain.clone());
+    if link.state.lock().entrypoints.contains(&name) {
+        return;
+    }
+    let Some(turn) = Turn::begin(link, &name, None, &BTreeSet::new()) else {
+        return;
+    };
+    let client = client.clone();
+    task::spawn("tell a gateway of models", async move {
+        let _place = turn.link.places.acquire().await;
+        match client.register_entrypoint(&name.0, &entrypoint).await {
+            Ok(()) => {
+                turn.link.note_success(&name);
+                turn.link.state.lock().entrypoints.insert(name);
+            }
+            Err(error) => turn
+                .link
+                .note_refusal(&name, None, chain(&error).to_string(), true),
+        }
+    });
 }
 
 fn run_of(expected: &Expected, step: &Step) -> Option<RunId> {
-    let mut services = expected.0.values();
+    let mut services = expected.services.values();
     let found = services.find(|service| service.replicas.keys().any(|job| step.add.contains(job)));
     found.map(|service| service.listed.run.id)
 }
@@ -396,15 +481,12 @@ fn drain(gateways: &Arc<Gateways>, link: &Arc<Link>, client: &GatewayClient, nam
     let (project, run) = name.clone();
     task::spawn("requests of a job end at a gateway", async move {
         let id = job.uuid().simple().to_string();
-        let drained = client.drain_replica(&project, &run, &id, DRAIN_LIMIT).await;
-        if let Err(error) = &drained
-            && error.status().is_none()
-        {
-            tracing::warn!(gateway.replica = %link.replica, job.id = %job, error = %chain(error), "a job is not taken away from a gateway yet");
-            tokio::time::sleep(RETRY_INTERVAL).await;
-        } else {
-            // Gone, or never there.
-            link.state.lock().jobs.remove(&job);
+        match client.drain_replica(&project, &run, &id, DRAIN_LIMIT).await {
+            Err(error) if !is_gone_already(&error) => {
+                tracing::warn!(gateway.replica = %link.replica, job.id = %job, error = %chain(&error), "a job is not taken away from a gateway yet");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+            _ => drop(link.state.lock().jobs.remove(&job)),
         }
         link.state.lock().leaving.remove(&job);
         gateways.left(job);
@@ -413,20 +495,22 @@ fn drain(gateways: &Arc<Gateways>, link: &Arc<Link>, client: &GatewayClient, nam
 }
 
 enum NotTold {
-    /// It says no.
+    /// The gateway says no.
     Refused { reason: String, is_whole: bool },
-    /// Nobody knows whether it has heard of it.
-    Unreachable,
+    /// Whatever is in the way has nothing to do with the service: it is tried again.
+    Later(String),
 }
 
 impl NotTold {
     fn of(error: &CallError, is_whole: bool) -> Self {
         match error {
-            CallError::Refused { message, .. } => Self::Refused {
-                reason: detail(message),
-                is_whole,
-            },
-            _ => Self::Unreachable,
+            CallError::Refused { status, message, .. } if *status == StatusCode::BAD_REQUEST => {
+                Self::Refused {
+                    reason: detail(message),
+                    is_whole,
+                }
+            }
+            other => Self::Later(chain(other).to_string()),
         }
     }
 }
@@ -463,11 +547,11 @@ async fn carry_out(
             _ => {}
         }
     }
-    let Some(service) = run.and_then(|run| expected.0.get(&run)) else {
+    let Some(service) = run.and_then(|run| expected.services.get(&run)) else {
         return Ok(());
     };
     if step.register.is_some() {
-        register(gateways, hosts, client, step, service).await?;
+        register(gateways, hosts, client, expected, (step, service)).await?;
     }
     let mut replicas: Vec<&Replica> = Vec::new();
     for (job, replica) in &service.replicas {
@@ -496,9 +580,12 @@ async fn add(
     replica: &Replica,
 ) -> Result<(), NotTold> {
     let payload = hosts.replica(replica.address.as_ref(), &replica.job).await;
-    let payload = payload.map_err(|reason| NotTold::Refused {
-        reason,
-        is_whole: false,
+    let payload = payload.map_err(|error| match error {
+        NoWay::Never(reason) => NotTold::Refused {
+            reason,
+            is_whole: false,
+        },
+        NoWay::Now(reason) => NotTold::Later(reason),
     })?;
     match client.register_replica(&step.project, &step.name, &payload).await {
         Err(error) if !is_there_already(&error) => Err(NotTold::of(&error, false)),
@@ -510,37 +597,18 @@ async fn register(
     gateways: &Gateways,
     hosts: &GatewayHosts,
     client: &GatewayClient,
-    step: &Step,
-    service: &Service,
+    expected: &Expected,
+    (step, service): (&Step, &Service),
 ) -> Result<(), NotTold> {
-    let refused = |reason: String| NotTold::Refused {
+    let key = hosts.project_key(service.listed.run.project_id).await;
+    let key = key.map_err(NotTold::Later)?;
+    let payload = service.registration(&gateways.rules, expected.has_tls, key);
+    let payload = payload.map_err(|reason| NotTold::Refused {
         reason,
         is_whole: true,
-    };
-    let run = &service.listed.run;
-    let key = hosts.project_key(run.project_id).await.map_err(refused)?;
-    let has_tls = has_tls(&gateways.database, run.gateway_id).await;
-    let payload = service
-        .registration(&gateways.rules, has_tls, key)
-        .map_err(refused)?;
+    })?;
     match client.register_service(&step.project, &payload).await {
-        Err(error) if !is_there_already(&error) => return Err(NotTold::of(&error, true)),
-        _ => {}
+        Err(error) if !is_there_already(&error) => Err(NotTold::of(&error, true)),
+        _ => Ok(()),
     }
-    if let Some(entrypoint) = service.entrypoint(&gateways.rules, has_tls) {
-        let registered = client.register_entrypoint(&step.project, &entrypoint).await;
-        registered.map_err(|error| NotTold::of(&error, true))?;
-    }
-    Ok(())
-}
-
-/// Whether the replicas of the gateway speak TLS themselves, and no load balancer before them.
-async fn has_tls(database: &Database, gateway: Option<GatewayId>) -> bool {
-    let Some(gateway) = gateway else { return false };
-    let found = SqlStore::new(database.clone()).gateway(gateway).await;
-    let found = found.ok().flatten();
-    found.is_some_and(|found| {
-        let certificate = &found.gateway.configuration.certificate;
-        matches!(certificate, Some(AnyGatewayCertificate::LetsEncrypt(_)))
-    })
 }

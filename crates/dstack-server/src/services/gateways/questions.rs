@@ -7,6 +7,7 @@ use std::time::Duration;
 use dstack_ssh::{ChannelStream, RemoteSocket};
 use dstack_system::task;
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Gateways;
 use super::link::Link;
@@ -14,6 +15,9 @@ use crate::wiring::GatewayHosts;
 
 /// Pause before a socket is opened again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A question takes no longer; gateways wait ten seconds.
+const QUESTION_LIMIT: Duration = Duration::from_secs(30);
 
 /// Keeps a socket open at the host of a replica, and answers there.
 pub(super) async fn answer(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<GatewayHosts>) {
@@ -23,7 +27,10 @@ pub(super) async fn answer(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<
             Ok(mut socket) => {
                 told.clear();
                 while let Some(connection) = socket.accept().await {
-                    pass_on(&gateways, connection);
+                    // More wait at the socket.
+                    if let Ok(place) = Arc::clone(&link.questions).acquire_owned().await {
+                        pass_on(&gateways, connection, place);
+                    }
                 }
             }
             Err(error) if error != told => {
@@ -44,15 +51,17 @@ async fn open(gateways: &Gateways, link: &Link, hosts: &GatewayHosts) -> Result<
 }
 
 /// Has this server answer what comes, as if it came from this machine.
-fn pass_on(gateways: &Gateways, mut connection: ChannelStream) {
+fn pass_on(gateways: &Gateways, mut connection: ChannelStream, place: OwnedSemaphorePermit) {
     let Some(address) = gateways.address.get().copied() else {
         return;
     };
     task::spawn("question of a gateway", async move {
+        let _place = place;
         let opened = TcpStream::connect(own(address)).await;
         let Ok(mut server) = opened else { return };
         // Whoever ends it has what he wanted.
-        let _ = tokio::io::copy_bidirectional(&mut connection, &mut server).await;
+        let asking = tokio::io::copy_bidirectional(&mut connection, &mut server);
+        let _ = tokio::time::timeout(QUESTION_LIMIT, asking).await;
     });
 }
 
