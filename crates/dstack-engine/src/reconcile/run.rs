@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::profiles::StopCriteria;
-use dstack_model::runs::{JobTerminationReason, RunStatus};
+use dstack_model::runs::{JobStatus, JobTerminationReason, RunStatus};
 use dstack_plan::lifecycle::retry::RetryFacts;
 use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason};
@@ -131,13 +131,22 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
                 reason: job.termination_reason(),
                 superseded: is_service(run)
                     && job.status().is_finished()
-                    && job.deployment_num < run.deployment_num,
+                    && (job.deployment_num < run.deployment_num || is_outlived(job, latest)),
                 changed_at: job.last_processed_at,
                 submission_num: job.submission_num,
                 retry: retry_facts(run, jobs, job),
             })
             .collect(),
     }
+}
+
+/// Whether a job of a service failed for good before others were started, which do without it.
+fn is_outlived(job: &JobRow, latest: &[&JobRow]) -> bool {
+    let failed = job.status() != JobStatus::Done && job.job_spec.retry.is_none();
+    failed
+        && latest
+            .iter()
+            .any(|other| other.submitted_at > job.last_processed_at)
 }
 
 /// What the retry of a job depends on, which is one of all `jobs` of the run.
