@@ -126,11 +126,9 @@ async fn a_gateway_runs_on_hosts_of_a_fleet_and_leaves_nothing_there() {
         builds(&[("a", "build-1"), ("bb", "build-1")])
     );
     let replicas: Vec<_> = world.store.tables().gateway_replicas.into_values().collect();
-    let place = replicas[0].provisioning_data.as_deref().unwrap();
-    assert_eq!(
-        (place.ip_address.as_str(), replicas[0].name.as_str()),
-        ("a", "gate-0")
-    );
+    let first = replicas.iter().find(|row| row.replica_num == 0).unwrap();
+    let place = first.provisioning_data.as_deref().unwrap();
+    assert_eq!((place.ip_address.as_str(), first.name.as_str()), ("a", "gate-0"));
 
     deleted(&world, &engine, id).await;
     is_gone(&world, id, MINUTE).await;

@@ -14,8 +14,7 @@ use dstack_tests::runs::{Run, SMALL_YAML, TEST_TIMEOUT, attach};
 use dstack_tests::server::{Server, eventually};
 use serde_json::{Value, json};
 
-const GATEWAY: &str =
-    "type: gateway\nname: gate\nbackend: remote\nregion: lab\ndomain: '*.example.test'\ncertificate: null\n";
+const GATEWAY: &str = "type: gateway\nname: gate\nbackend: remote\nregion: lab\ninstance_type: lab-0\ndomain: '*.example.test'\ncertificate: null\n";
 
 mod python {
     use dstack_tests::{cli::Cli, need};
@@ -84,22 +83,22 @@ fn until_running(server: &Server) {
     running.unwrap_or_else(|error| panic!("{error:#}\n{:#?}\n{}", gateway(server), server.output()));
 }
 
-/// A fleet of this host with two places, a gateway on it, and a service there.
-fn begin(server: &Server, lab: &Lab, host: &Host<'_>, cli: &Cli) {
+/// A fleet of these hosts, a gateway on the first one, and a service on one of them.
+fn begin(server: &Server, lab: &Lab, hosts: &[&Host<'_>], cli: &Cli) {
     cli.knows(server);
-    let entry = json!({"hostname": host.address, "blocks": 4});
-    fleets::apply(server, &lab.fleet("lab", &[entry], &json!({})).unwrap());
-    until_idle(server, "lab", 1);
+    let entries: Vec<Value> = hosts.iter().map(|host| host.entry()).collect();
+    fleets::apply(server, &lab.fleet("lab", &entries, &json!({})).unwrap());
+    until_idle(server, "lab", hosts.len());
     apply(cli, GATEWAY);
     until_running(server);
     apply(cli, &service("first"));
-    until_answered(server, &attach(server, "web"), host, "first");
+    until_answered(server, &attach(server, "web"), hosts[0], "first");
 }
 
 fn a_service_is_reached_at_a_gateway(cli: &Cli) {
     let (mut server, lab) = need!(fleets::start());
     let host = need!(lab.host("one", 2, USUAL));
-    begin(&server, &lab, &host, cli);
+    begin(&server, &lab, &[&host], cli);
     let listed = cli.succeeds(&["gateway", "list"]);
     assert!(
         listed.contains("gate") && listed.contains(&host.address),
@@ -159,8 +158,9 @@ fn a_service_is_reached_at_a_gateway(cli: &Cli) {
 fn no_request_fails_at_a_gateway_while_replicas_are_replaced() {
     let (server, lab) = need!(fleets::start());
     let host = need!(lab.host("one", 2, USUAL));
+    let other = need!(lab.host("two", 3, USUAL));
     let cli = need!(Cli::ours());
-    begin(&server, &lab, &host, &cli);
+    begin(&server, &lab, &[&host, &other], &cli);
     let ends = AtomicBool::new(false);
     // Clients of their own, which nobody supervises.
     #[allow(clippy::disallowed_methods)]
