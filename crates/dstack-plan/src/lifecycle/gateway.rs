@@ -109,9 +109,9 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         return make(facts, missing, now);
     }
     if active.len() > facts.wanted {
-        return Decision::End(surplus(facts, active));
+        return Decision::End(surplus(active, facts.wanted));
     }
-    let runs = |place: &usize| facts.replicas[*place].status == GatewayReplicaStatus::Running;
+    let runs = |(_, replica): &(usize, &Replica)| replica.status == GatewayReplicaStatus::Running;
     match (active.iter().all(runs), is_new) {
         (true, true) => Decision::Run,
         (true, false) => Decision::Wait(Wait::none()),
@@ -120,18 +120,20 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     }
 }
 
-/// The places of the replicas that are not to end.
-fn active(facts: &Facts) -> Vec<usize> {
+/// The replicas that are not to end, with their places.
+fn active(facts: &Facts) -> Vec<(usize, &Replica)> {
     let all = facts.replicas.iter().enumerate();
-    all.filter(|(_, replica)| replica.is_active())
-        .map(|(place, _)| place)
-        .collect()
+    all.filter(|(_, replica)| replica.is_active()).collect()
 }
 
-fn end(facts: &Facts, active: Vec<usize>) -> Decision {
+fn places(replicas: Vec<(usize, &Replica)>) -> Vec<usize> {
+    replicas.into_iter().map(|(place, _)| place).collect()
+}
+
+fn end(facts: &Facts, active: Vec<(usize, &Replica)>) -> Decision {
     let is_over = |replica: &Replica| replica.status == GatewayReplicaStatus::Terminated;
     if !active.is_empty() {
-        return Decision::End(active);
+        return Decision::End(places(active));
     }
     match (facts.replicas.iter().all(is_over), facts.to_be_deleted) {
         (true, true) => Decision::Gone,
@@ -192,20 +194,20 @@ fn next_attempt_at(replicas: &[Replica]) -> Option<Time> {
     let failed = |replica: &&Replica| !replica.is_active() && replica.failure.is_some();
     let in_a_row = replicas.iter().rev().take_while(failed).count();
     let last = replicas.last().filter(failed)?;
-    let pause = PAUSES[in_a_row.saturating_sub(1).min(PAUSES.len() - 1)];
-    Some(last.changed_at + pause)
+    let pause = PAUSES.get(in_a_row.saturating_sub(1)).or(PAUSES.last())?;
+    Some(last.changed_at + *pause)
 }
 
 /// Those that are too many: first those that serve least, of these the oldest.
-fn surplus(facts: &Facts, mut active: Vec<usize>) -> Vec<usize> {
+fn surplus(mut active: Vec<(usize, &Replica)>, wanted: usize) -> Vec<usize> {
     let rank = |status| match status {
         GatewayReplicaStatus::Submitted => 0,
         GatewayReplicaStatus::Provisioning => 1,
         _ => 2,
     };
-    active.sort_by_key(|place| rank(facts.replicas[*place].status));
-    active.truncate(active.len() - facts.wanted);
-    active
+    active.sort_by_key(|(_, replica)| rank(replica.status));
+    active.truncate(active.len().saturating_sub(wanted));
+    places(active)
 }
 
 #[cfg(test)]

@@ -48,9 +48,12 @@ pub struct Step {
     pub remove: BTreeSet<JobId>,
 }
 
+/// One service, as the gateway has it and as it should.
+type Both<'a> = (Option<&'a Known>, Option<&'a Expected>);
+
 /// What is to be told, for each service of which something is.
 pub fn steps(known: &[Known], expected: &[Expected]) -> Vec<Step> {
-    let mut all: BTreeMap<(String, String), (Option<&Known>, Option<&Expected>)> = BTreeMap::new();
+    let mut all: BTreeMap<(String, String), Both<'_>> = BTreeMap::new();
     for known in known {
         all.entry(key(&known.project, &known.name)).or_default().0 = Some(known);
     }

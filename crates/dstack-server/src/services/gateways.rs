@@ -100,8 +100,7 @@ impl Gateways {
     /// Whether a commit that leaves a job without requests concerns a gateway.
     pub(super) fn has(&self, job: JobId) -> bool {
         let links = self.links.lock();
-        let found = links.iter().flat_map(HashMap::values).any(|link| link.has(job));
-        found
+        links.iter().flat_map(HashMap::values).any(|link| link.has(job))
     }
 
     fn of(&self, gateway: GatewayId) -> Option<Vec<Arc<Link>>> {
