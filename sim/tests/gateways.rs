@@ -13,7 +13,7 @@ use dstack_model::gateways::GatewayStatus;
 use dstack_model::instances::InstanceStatus;
 use dstack_sim::{World, invariants, killed_everywhere};
 use dstack_store::Commit;
-use dstack_store::rows::{FleetRow, GatewayRow, InstanceRow, NewGateway};
+use dstack_store::rows::{FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, NewGateway};
 use dstack_units::{FleetId, GatewayId};
 use serde_json::{Value, json};
 
@@ -193,7 +193,7 @@ async fn what_is_in_the_way_at_the_host_is_said_and_nothing_stays() {
             .tables()
             .gateway_replicas
             .values()
-            .all(|row| row.is_over())
+            .all(GatewayReplicaRow::is_over)
     };
     world
         .until("its replica is over", 5 * MINUTE, over)
