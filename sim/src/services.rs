@@ -196,6 +196,11 @@ impl Services {
         }
     }
 
+    /// Who waited for a replica of a service has gone.
+    pub fn give_up(&self, run: RunId) {
+        self.lock().awaited.remove(&run);
+    }
+
     /// Whether a request waits for a replica of the service.
     pub fn is_awaited(&self, run: RunId) -> bool {
         let has_replica = self.store.read(|tables| {

@@ -261,8 +261,9 @@ impl dstack_engine::Services for ServiceRoutes {
         }
         let requests = self.0.forwarder.stats().load(run, seconds)?;
         let window = Duration::from_secs(seconds);
-        let is_unknown = self.0.others.lock().is_unknown(run, window, Instant::now());
-        (!is_unknown).then_some(Load { requests })
+        let is_unknown = || self.0.others.lock().is_unknown(run, window, Instant::now());
+        let is_known = !self.0.database.is_shared() || !is_unknown();
+        is_known.then_some(Load { requests })
     }
 
     fn is_awaited(&self, run: RunId) -> bool {

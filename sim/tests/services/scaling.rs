@@ -35,10 +35,13 @@ fn live(world: &World, run: &RunRow) -> usize {
 }
 
 async fn submitted(seed: u64, replicas: &str) -> (World, Engine, RunRow) {
-    let world = World::new(seed, 8).await.unwrap();
+    submitted_to(World::new(seed, 8).await.unwrap(), &scaling(replicas)).await
+}
+
+async fn submitted_to(world: World, service: &Value) -> (World, Engine, RunRow) {
     world.hosts.script("web", SILENT);
     let engine = world.start().await.unwrap();
-    let run = world.submit(&engine, "web", &scaling(replicas)).await.unwrap();
+    let run = world.submit(&engine, "web", service).await.unwrap();
     (world, engine, run)
 }
 
@@ -113,6 +116,82 @@ async fn who_waits_while_the_last_replica_ends_gets_another_one() {
     assert_eq!(invariants::always(&world), Vec::<String>::new());
 }
 
+/// Where there is room for one only.
+#[tokio::test(start_paused = true)]
+async fn who_waits_while_the_last_replica_keeps_its_place_gets_another_one_afterwards() {
+    let small = World::new(510, 1).await.unwrap();
+    let (world, _engine, run) = submitted_to(small, &scaling("0..1")).await;
+    world.services.load(run.id, Some(1));
+    world.services.await_replica(run.id);
+    let first = until_running(&world, &run, 1, MINUTE).await.remove(0);
+    world.services.begin(first.id);
+    world.services.load(run.id, Some(0));
+    world
+        .until("it ends", 3 * MINUTE, |world| live(world, &run) == 0)
+        .await
+        .unwrap();
+    world.services.load(run.id, Some(1));
+    world.services.await_replica(run.id);
+    let is_refused = |world: &World| no_place(world, &run) > 0;
+    world
+        .until("there is no place", MINUTE, is_refused)
+        .await
+        .unwrap();
+    assert!(!world.hosts.was_stopped(first.id));
+    world.services.end(first.id);
+    until_running(&world, &run, 1, MINUTE).await;
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+fn no_place(world: &World, run: &RunRow) -> usize {
+    let refused = Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+    let jobs = jobs(world, run);
+    let ended = jobs.iter().filter(|job| job.status().is_finished());
+    ended.filter(|job| job.termination_reason() == refused).count()
+}
+
+/// As long as somebody waits for it, however long it has rested, and whatever its `retry` says.
+async fn tried_while_it_is_awaited(seed: u64, retry: &Value) {
+    let mut service = scaling("0..1");
+    service["retry"] = retry.clone();
+    let small = World::new(seed, 1).await.unwrap();
+    small.hosts.script("busy", SILENT);
+    let (world, engine, run) = submitted_to(small, &service).await;
+    let task = json!({"type": "task", "commands": ["busy"]});
+    let busy = world.submit(&engine, "busy", &task).await.unwrap();
+    world.running(&busy, MINUTE).await.unwrap();
+    world.pass(120 * MINUTE).await;
+    world.services.load(run.id, Some(0));
+    world.services.await_replica(run.id);
+    world.pass(2 * MINUTE).await;
+    // At once, and after 15, 30 and 60 s.
+    assert_eq!(no_place(&world, &run), 4);
+    world.services.give_up(run.id);
+    world
+        .until("it rests", 3 * MINUTE, |world| rests(world, &run))
+        .await
+        .unwrap();
+    world
+        .throughout("it rests", 30 * MINUTE, |world| no_place(world, &run) == 4)
+        .await
+        .unwrap();
+    world.services.await_replica(run.id);
+    world.pass(SECOND).await;
+    world.stop(&engine, &busy, false).await.unwrap();
+    until_running(&world, &run, 1, MINUTE).await;
+    assert_eq!(invariants::always(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_at_rest_that_finds_no_place_is_tried_again_while_somebody_waits() {
+    tried_while_it_is_awaited(511, &json!(false)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_is_one_that_is_retried() {
+    tried_while_it_is_awaited(512, &json!(true)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn replicas_come_and_go_with_the_requests_after_their_delays() {
     let (world, _engine, run) = submitted(503, "1..3").await;
@@ -140,6 +219,32 @@ async fn replicas_come_and_go_with_the_requests_after_their_delays() {
         })
         .await
         .unwrap();
+}
+
+/// However often its number was used before.
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_finds_no_place_for_the_first_time_is_soon_tried_again() {
+    let small = World::new(513, 2).await.unwrap();
+    small.hosts.script("busy", SILENT);
+    let (world, engine, run) = submitted_to(small, &scaling("1..2")).await;
+    for _ in 0..4 {
+        world.services.load(run.id, Some(60));
+        until_running(&world, &run, 2, 5 * MINUTE).await;
+        world.services.load(run.id, Some(0));
+        until_running(&world, &run, 1, 5 * MINUTE).await;
+    }
+    let task = json!({"type": "task", "commands": ["busy"]});
+    let busy = world.submit(&engine, "busy", &task).await.unwrap();
+    world.running(&busy, MINUTE).await.unwrap();
+    world.services.load(run.id, Some(60));
+    let is_refused = |world: &World| no_place(world, &run) > 0;
+    world
+        .until("there is no place", 3 * MINUTE, is_refused)
+        .await
+        .unwrap();
+    world.pass(50 * SECOND).await;
+    // After 15 and 30 s.
+    assert_eq!(no_place(&world, &run), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,11 +276,17 @@ async fn a_deployment_keeps_as_many_replicas_as_requests_want() {
     let (world, engine, run) = submitted(506, "1..3").await;
     world.services.load(run.id, Some(60));
     until_running(&world, &run, 2, 3 * MINUTE).await;
+    world.pass(10 * MINUTE).await;
+    let updated = world.clock.now();
     let mut second = scaling("1..3");
     second["commands"] = json!(["v2"]);
     world.update(&engine, &run, &second).await.unwrap();
     until_both(&world, &run, is_second).await;
-    assert_eq!(row(&world, &run).desired_replica_count, 2);
+    let row = row(&world, &run);
+    assert_eq!(row.desired_replica_count, 2);
+    let scales = row.desired_replica_counts.unwrap();
+    let at = scales["0"].at.unwrap();
+    assert!(at >= updated, "a deployment counts as a change");
 }
 
 /// What is left of it is not needed any more, which is no failure.

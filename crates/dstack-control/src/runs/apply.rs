@@ -109,7 +109,7 @@ impl Runs {
         self.resources.check_archives(request.user, &new_archives).await?;
         let changed = changed_fields(&old.run_spec, &spec).join(", ");
         let mut new = old.clone();
-        new.deployment_num += 1;
+        new.deploy(self.core.now());
         new.priority = spec.configuration.base().priority.unwrap_or(0);
         let gateway = self.resources.gateway(request.project, &spec).await?;
         let service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);

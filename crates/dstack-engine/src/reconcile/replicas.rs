@@ -12,7 +12,7 @@ use dstack_store::rows::{JobRow, RunRow, TransitionError};
 use dstack_store::{Json, Sealed};
 use dstack_units::Time;
 
-use super::run::{Change, end_jobs};
+use super::run::{Change, Jobs, end_jobs, in_a_row};
 use crate::context::Context;
 use crate::{InputsError, Result};
 
@@ -20,7 +20,7 @@ use crate::{InputsError, Result};
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The latest submissions as the planner sees them.
-fn planned<'a>(ctx: &Context, run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a>> {
+fn planned<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>) -> Vec<Job<'a>> {
     let job = |row: &&'a JobRow| Job {
         replica_num: row.replica_num,
         group: &row.job_spec.replica_group,
@@ -32,9 +32,9 @@ fn planned<'a>(ctx: &Context, run: &RunRow, latest: &[&'a JobRow]) -> Vec<Job<'a
         running_at: row.running_at,
         serves: serves(ctx, run, row),
         probed: !row.job_spec.probes.is_empty(),
-        submission_num: row.submission_num,
+        in_a_row: in_a_row(jobs.all, row),
     };
-    latest.iter().map(job).collect()
+    jobs.latest.iter().map(job).collect()
 }
 
 /// Whether a running job gets requests, or would if its service did not route them itself.
@@ -64,21 +64,16 @@ fn demand(ctx: &Context, run: &RunRow, service: &ServiceConfiguration) -> Demand
         ))
     };
     Demand {
-        wanted: run.desired_replica_counts.as_deref().cloned().unwrap_or_default(),
+        scales: run.desired_replica_counts.as_deref().cloned().unwrap_or_default(),
         loads: service.replica_groups().into_iter().filter_map(load).collect(),
         awaited: services.is_awaited(run.id),
     }
 }
 
 /// The replicas with which a run starts.
-fn first(ctx: &Context, run: &RunRow, latest: &[&JobRow], now: Time) -> Changes {
+fn first(ctx: &Context, run: &RunRow, jobs: Jobs<'_>, now: Time) -> Changes {
     match run.run_spec.configuration.service() {
-        Some(service) => replicas::start(
-            service,
-            &planned(ctx, run, latest),
-            &demand(ctx, run, service),
-            now,
-        ),
+        Some(service) => replicas::start(service, &planned(ctx, run, jobs), &demand(ctx, run, service), now),
         None => {
             let start = replicas::first(&run.run_spec);
             Changes {
@@ -91,11 +86,13 @@ fn first(ctx: &Context, run: &RunRow, latest: &[&JobRow], now: Time) -> Changes 
 }
 
 /// All jobs of a run that has none, or none that lives.
-pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
-    let first = first(ctx, &change.run, latest, now);
+pub(super) async fn start(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, now: Time) -> Result<()> {
+    let first = first(ctx, &change.run, jobs, now);
     change.look_at = first.look_at;
     if first.start.is_empty() {
         change.want(&first);
+        // It rests: the next attempt is a first one.
+        change.run.resubmission_attempt = 0;
         let reason = match first.wanted_of.is_empty() {
             true => WaitReason::Replicas,
             false => WaitReason::Requests,
@@ -103,7 +100,7 @@ pub(super) async fn start(ctx: &Context, latest: &[&JobRow], change: &mut Change
         change.run.wait(Wait::indefinite(reason));
         return Ok(());
     }
-    match create(ctx, &first.start, latest, change, now).await {
+    match create(ctx, &first.start, jobs.latest, change, now).await {
         Ok(()) => {
             change.run.follow_jobs(RunStatus::Submitted)?;
             change.want(&first);
@@ -140,7 +137,8 @@ fn give_up(reason: &str, change: &mut Change, now: Time) -> Result<()> {
 }
 
 /// The next step towards as many replicas as the run asks for now, all of its newest deployment.
-pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
+pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, now: Time) -> Result<()> {
+    let latest = jobs.latest;
     match keep_equal(ctx, latest, change).await {
         Ok(false) => {}
         Ok(true) => {
@@ -163,7 +161,7 @@ pub(super) async fn follow(ctx: &Context, latest: &[&JobRow], change: &mut Chang
         return Ok(());
     };
     let demand = demand(ctx, &change.run, service);
-    let next = replicas::next(service, &planned(ctx, &change.run, latest), &demand, now);
+    let next = replicas::next(service, &planned(ctx, &change.run, jobs), &demand, now);
     change.want(&next);
     change.look_at = next.look_at;
     if let Some(at) = next.wake_at {

@@ -9,6 +9,7 @@ use dstack_plan::lifecycle::retry::RetryFacts;
 use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::schedule::next_trigger;
+use dstack_plan::services::replicas::starts_on_request;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Changes, EntityRef, EventMaker, RunSnapshot, events};
 use dstack_units::{RunId, Time};
@@ -90,15 +91,19 @@ async fn step(
     change: &mut Change,
     now: Time,
 ) -> Result<()> {
-    let decision = decide(&facts(&change.run, &snapshot.jobs, latest), now);
+    let jobs = Jobs {
+        all: &snapshot.jobs,
+        latest,
+    };
+    let decision = decide(&facts(&change.run, jobs.all, latest), now);
     // Replicas of a service are made anew: what it asks for may have changed since the last time.
     if decision == Decision::Resubmit && (latest.is_empty() || is_service(&change.run)) {
-        return replicas::start(ctx, latest, change, now).await;
+        return replicas::start(ctx, jobs, change, now).await;
     }
     let settled = matches!(&decision, Decision::Follow { retry_replicas, .. } if retry_replicas.is_empty());
     apply(ctx, latest, decision, change, now)?;
     if settled {
-        replicas::follow(ctx, latest, change, now).await?;
+        replicas::follow(ctx, jobs, change, now).await?;
     }
     Ok(())
 }
@@ -120,6 +125,11 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
             .unwrap_or(run.submitted_at),
         master_done_ends: profile.params.stop_criteria == Some(StopCriteria::MasterDone),
         service: is_service(run),
+        may_rest: run
+            .run_spec
+            .configuration
+            .service()
+            .is_some_and(starts_on_request),
         scheduled: profile.params.schedule.is_some(),
         next_triggered_at: run.next_triggered_at,
         jobs: latest
@@ -133,7 +143,7 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
                     && job.status().is_finished()
                     && (job.deployment_num < run.deployment_num || is_outlived(job, latest)),
                 changed_at: job.last_processed_at,
-                submission_num: job.submission_num,
+                in_a_row: in_a_row(jobs, job),
                 retry: retry_facts(run, jobs, job),
             })
             .collect(),
@@ -149,6 +159,19 @@ fn is_outlived(job: &JobRow, latest: &[&JobRow]) -> bool {
             .any(|other| other.submitted_at > job.last_processed_at)
 }
 
+/// How many submissions of a job in a row, up to this one, have ended for the same reason, of all `jobs` of its run.
+pub(super) fn in_a_row(jobs: &[JobRow], job: &JobRow) -> i64 {
+    let submissions = jobs
+        .iter()
+        .filter(|other| (other.replica_num, other.job_num) == (job.replica_num, job.job_num));
+    let other = submissions
+        .clone()
+        .filter(|other| other.termination_reason() != job.termination_reason());
+    let last_other = other.map(|other| other.submission_num).max();
+    let since = submissions.filter(|other| last_other.is_none_or(|last| other.submission_num > last));
+    i64::try_from(since.count()).unwrap_or(i64::MAX)
+}
+
 /// What the retry of a job depends on, which is one of all `jobs` of the run.
 pub(crate) fn retry_facts<'a>(run: &RunRow, jobs: &[JobRow], job: &'a JobRow) -> RetryFacts<'a> {
     let provisioned = |other: &&JobRow| {
@@ -156,12 +179,24 @@ pub(crate) fn retry_facts<'a>(run: &RunRow, jobs: &[JobRow], job: &'a JobRow) ->
             && other.job_provisioning_data.is_some()
     };
     let provisioned = jobs.iter().filter(provisioned);
-    RetryFacts {
+    let scales = run.desired_replica_counts.as_deref();
+    let scale = scales.and_then(|scales| scales.get(&job.job_spec.replica_group));
+    let facts = RetryFacts {
         retry: job.job_spec.retry.as_ref(),
         reason: job.termination_reason(),
         run_started_at: run.next_triggered_at.unwrap_or(run.submitted_at),
         last_provisioned_at: provisioned.map(|other| other.last_processed_at).max(),
-    }
+    };
+    facts.wanted_since(scale.and_then(|scale| scale.at))
+}
+
+/// The jobs of a run.
+#[derive(Clone, Copy)]
+pub(super) struct Jobs<'a> {
+    /// All submissions.
+    pub(super) all: &'a [JobRow],
+    /// The latest submission of each.
+    pub(super) latest: &'a [&'a JobRow],
 }
 
 /// What is to be written of a run and its jobs.

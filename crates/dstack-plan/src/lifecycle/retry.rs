@@ -30,6 +30,19 @@ pub struct RetryFacts<'a> {
     pub last_provisioned_at: Option<Time>,
 }
 
+impl RetryFacts<'_> {
+    /// The same of a job that is wanted since that time: what was before takes nothing of its limit.
+    #[must_use]
+    pub fn wanted_since(self, at: Option<Time>) -> Self {
+        let later = |time: Time| at.map_or(time, |at| at.max(time));
+        Self {
+            run_started_at: later(self.run_started_at),
+            last_provisioned_at: self.last_provisioned_at.map(later),
+            ..self
+        }
+    }
+}
+
 /// Verdict on a failed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -62,5 +75,34 @@ pub fn judge(facts: &RetryFacts<'_>, now: Time) -> Verdict {
         Verdict::Exhausted
     } else {
         Verdict::Retry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::runs::JobTerminationReason;
+
+    use super::*;
+
+    #[test]
+    fn the_limit_counts_from_when_the_replica_was_wanted() {
+        let start = Time::from_millis(1_790_000_000_000);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let retry = Retry {
+            on_events: vec![RetryEvent::NoCapacity],
+            duration: 3600,
+        };
+        for last_provisioned_at in [None, Some(at(60))] {
+            let facts = RetryFacts {
+                retry: Some(&retry),
+                reason: Some(JobTerminationReason::FailedToStartDueToNoCapacity),
+                run_started_at: start,
+                last_provisioned_at,
+            };
+            assert_eq!(judge(&facts, at(10_000)), Verdict::Exhausted);
+            let wanted = facts.wanted_since(Some(at(9000)));
+            assert_eq!(judge(&wanted, at(10_000)), Verdict::Retry);
+            assert_eq!(judge(&wanted, at(13_000)), Verdict::Exhausted);
+        }
     }
 }

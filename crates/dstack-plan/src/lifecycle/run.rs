@@ -21,8 +21,8 @@ pub struct JobFacts<'a> {
     pub superseded: bool,
     /// When it changed last.
     pub changed_at: Time,
-    /// How often it was submitted before.
-    pub submission_num: i64,
+    /// Submissions in a row, this one included, that ended as this one did.
+    pub in_a_row: i64,
     /// What its retry depends on.
     pub retry: RetryFacts<'a>,
 }
@@ -42,6 +42,8 @@ pub struct Facts<'a> {
     pub master_done_ends: bool,
     /// Its replicas serve independently of each other.
     pub service: bool,
+    /// It is a service that may have no replicas until requests come.
+    pub may_rest: bool,
     /// It has a schedule.
     pub scheduled: bool,
     /// Next time of the schedule.
@@ -151,6 +153,21 @@ fn without_replicas(facts: &Facts<'_>) -> Decision {
     }
 }
 
+/// A service that may rest, whose replicas find no place while nothing serves: it is tried again later, if it is still wanted then.
+fn without_place(facts: &Facts<'_>) -> Decision {
+    match facts.jobs.iter().all(|job| job.status.is_finished()) {
+        true => Decision::Requeue {
+            attempt: facts.resubmission_attempt + 1,
+        },
+        // The place of one that ends may be the one that is missing; it may also take long to end.
+        false => Decision::Follow {
+            status: facts.status,
+            retry_replicas: Vec::new(),
+            retry_at: None,
+        },
+    }
+}
+
 /// What the jobs of a run add up to.
 #[derive(Debug, Default)]
 struct Tally {
@@ -160,6 +177,8 @@ struct Tally {
     provisioning: bool,
     submitted: bool,
     done: bool,
+    /// Some found no place, which is no failure.
+    no_place: bool,
     retry_replicas: Vec<i64>,
     /// When the first of the replicas is due that are to be retried, but not yet.
     retry_at: Option<Time>,
@@ -191,6 +210,10 @@ fn active(facts: &Facts<'_>, now: Time) -> Decision {
     if facts.master_done_ends && master_done() {
         return Decision::Terminate(RunTerminationReason::AllJobsDone);
     }
+    let lives = tally.running || tally.provisioning || tally.submitted;
+    if tally.no_place && !lives && tally.retry_replicas.is_empty() && tally.retry_at.is_none() {
+        return without_place(facts);
+    }
     let status = if tally.running {
         RunStatus::Running
     } else if tally.provisioning {
@@ -219,7 +242,7 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
     for replica in replicas {
         let mut own = Tally::default();
         for job in facts.jobs.iter().filter(|job| job.replica_num == replica) {
-            count(&mut own, job, now);
+            count(&mut own, facts, job, now);
         }
         // A failed replica counts only as failed, one to be retried only as that.
         if own.job_failed || own.retries_exhausted {
@@ -236,6 +259,7 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
             total.provisioning |= own.provisioning;
             total.submitted |= own.submitted;
             total.done |= own.done;
+            total.no_place |= own.no_place;
         }
     }
     total
@@ -244,12 +268,15 @@ fn tally(facts: &Facts<'_>, now: Time) -> Tally {
 /// Until when a job of a service is not submitted again that got no capacity: the others serve meanwhile, so that the run does
 /// not go back to waiting as a whole.
 fn held_until(facts: &Facts<'_>, job: &JobFacts<'_>, now: Time) -> Option<Time> {
-    let no_capacity = job.reason == Some(JobTerminationReason::FailedToStartDueToNoCapacity);
-    let until = job.changed_at + backoff(job.submission_num + 1);
-    (facts.service && no_capacity && now < until).then_some(until)
+    let until = job.changed_at + backoff(job.in_a_row);
+    (facts.service && found_no_place(job) && now < until).then_some(until)
 }
 
-fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {
+fn found_no_place(job: &JobFacts<'_>) -> bool {
+    job.reason == Some(JobTerminationReason::FailedToStartDueToNoCapacity)
+}
+
+fn count(tally: &mut Tally, facts: &Facts<'_>, job: &JobFacts<'_>, now: Time) {
     let ending = job.status == JobStatus::Terminating;
     match job.status {
         _ if job.superseded => {}
@@ -259,6 +286,7 @@ fn count(tally: &mut Tally, job: &JobFacts<'_>, now: Time) {
         JobStatus::Running => tally.running = true,
         JobStatus::Provisioning | JobStatus::Pulling => tally.provisioning = true,
         JobStatus::Submitted => tally.submitted = true,
+        _ if facts.may_rest && found_no_place(job) => tally.no_place = true,
         JobStatus::Terminating | JobStatus::Terminated | JobStatus::Aborted | JobStatus::Failed => {
             match judge(&job.retry, now) {
                 Verdict::NotRetryable => tally.job_failed = true,
@@ -310,7 +338,7 @@ mod tests {
             reason: Some(reason),
             superseded: false,
             changed_at: NOW,
-            submission_num: 0,
+            in_a_row: 1,
             retry: RetryFacts {
                 retry: None,
                 reason: Some(reason),
@@ -320,19 +348,23 @@ mod tests {
         }
     }
 
-    fn decided(jobs: Vec<JobFacts<'_>>) -> Decision {
-        let facts = Facts {
+    fn facts(jobs: Vec<JobFacts<'_>>) -> Facts<'_> {
+        Facts {
             status: RunStatus::Running,
             termination_reason: None,
             resubmission_attempt: 3,
             jobs_changed_at: NOW,
             master_done_ends: false,
             service: true,
+            may_rest: false,
             scheduled: false,
             next_triggered_at: None,
             jobs,
-        };
-        decide(&facts, NOW)
+        }
+    }
+
+    fn decided(jobs: Vec<JobFacts<'_>>) -> Decision {
+        decide(&facts(jobs), NOW)
     }
 
     #[test]
@@ -361,6 +393,41 @@ mod tests {
         };
         assert_eq!(
             decided(vec![scaled_down(JobStatus::Terminated), after]),
+            Decision::Terminate(RunTerminationReason::JobFailed)
+        );
+    }
+
+    #[test]
+    fn a_service_that_may_rest_finds_no_place_and_has_not_failed() {
+        let refused = |status| job(status, JobTerminationReason::FailedToStartDueToNoCapacity);
+        let decide = |may_rest, jobs: Vec<JobFacts<'_>>| {
+            let facts = Facts {
+                may_rest,
+                ..facts(jobs)
+            };
+            decide(&facts, NOW)
+        };
+        let later = Decision::Requeue { attempt: 4 };
+        assert_eq!(decide(true, vec![refused(JobStatus::Failed)]), later);
+        assert_eq!(
+            decide(false, vec![refused(JobStatus::Failed)]),
+            Decision::Terminate(RunTerminationReason::JobFailed)
+        );
+        let goes_on = Decision::Follow {
+            status: RunStatus::Running,
+            retry_replicas: vec![],
+            retry_at: None,
+        };
+        assert_eq!(decide(true, vec![refused(JobStatus::Terminating)]), goes_on);
+        // The last one still has requests.
+        let ending = JobFacts {
+            changed_at: NOW - Duration::from_secs(1),
+            ..job(JobStatus::Terminating, JobTerminationReason::ScaledDown)
+        };
+        assert_eq!(decide(true, vec![refused(JobStatus::Failed), ending]), goes_on);
+        let failed = job(JobStatus::Failed, JobTerminationReason::ContainerExitedWithError);
+        assert_eq!(
+            decide(true, vec![refused(JobStatus::Failed), failed]),
             Decision::Terminate(RunTerminationReason::JobFailed)
         );
     }

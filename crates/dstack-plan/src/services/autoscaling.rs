@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dstack_model::configurations::ScalingSpec;
 use dstack_units::{Range, Seconds, Time};
+use serde::{Deserialize, Serialize};
 
 /// Requests are looked at again after this time, when the number of replicas may change.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(15);
@@ -16,11 +17,75 @@ pub struct Load {
     pub requests: u64,
 }
 
+/// How many replicas a group that scales should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored")]
+pub struct Scale {
+    /// Replicas wanted.
+    pub wanted: i64,
+    /// When that number changed last, or a deployment or a start made all anew; `None`: a version stored it that did not note that.
+    pub at: Option<Time>,
+    /// When the number fell last.
+    pub fell_at: Option<Time>,
+}
+
+/// Whatever version stored it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Wanted(i64),
+    Scale {
+        wanted: i64,
+        at: Option<Time>,
+        fell_at: Option<Time>,
+    },
+}
+
+impl From<Stored> for Scale {
+    fn from(stored: Stored) -> Self {
+        let (wanted, at, fell_at) = match stored {
+            Stored::Wanted(wanted) => (wanted, None, None),
+            Stored::Scale { wanted, at, fell_at } => (wanted, at, fell_at),
+        };
+        Self { wanted, at, fell_at }
+    }
+}
+
+impl Scale {
+    /// So many are wanted from now on.
+    pub fn next(before: Option<Self>, wanted: i64, now: Time) -> Self {
+        match before {
+            Some(before) if before.wanted == wanted => before,
+            _ => Self {
+                wanted,
+                at: Some(now),
+                fell_at: match before {
+                    Some(before) if before.wanted > wanted => Some(now),
+                    _ => before.and_then(|before| before.fell_at),
+                },
+            },
+        }
+    }
+
+    /// As [`Scale::next`], of a group all of whose replicas are made anew.
+    pub fn anew(before: Option<Self>, wanted: i64, now: Time) -> Self {
+        let next = Self::next(before, wanted, now);
+        match wanted {
+            // Who rests goes on to do so.
+            0 => next,
+            _ => Self {
+                at: Some(now),
+                ..next
+            },
+        }
+    }
+}
+
 /// What is known of the requests to a service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Replicas wanted so far of each group that scales; none before its first start.
-    pub wanted: BTreeMap<String, i64>,
+    pub scales: BTreeMap<String, Scale>,
     /// Requests, for each group within the window of its rules; none while they are unknown.
     pub loads: BTreeMap<String, Load>,
     /// Requests wait for a replica.
@@ -34,15 +99,15 @@ impl Demand {
         name: &str,
         replicas: &'a Range<i64>,
         scaling: Option<&'a ScalingSpec>,
-        last_scaled_at: Option<Time>,
     ) -> Group<'a> {
+        let scale = self.scales.get(name);
         Group {
             replicas,
             scaling,
-            wanted: self.wanted.get(name).copied(),
+            wanted: scale.map(|scale| scale.wanted),
             load: self.loads.get(name).copied(),
             awaited: self.awaited,
-            last_scaled_at,
+            last_scaled_at: scale.and_then(|scale| scale.at),
         }
     }
 }
@@ -60,7 +125,7 @@ pub struct Group<'a> {
     pub load: Option<Load>,
     /// Requests wait for a replica.
     pub awaited: bool,
-    /// When a replica of the group was last added or removed.
+    /// When the group was last scaled.
     pub last_scaled_at: Option<Time>,
 }
 
@@ -71,6 +136,12 @@ impl Group<'_> {
 
     fn most(&self) -> i64 {
         self.replicas.max.unwrap_or(i64::MAX).max(self.least())
+    }
+
+    /// As many as were wanted so far, within the limits.
+    fn current(&self) -> i64 {
+        let least = self.least();
+        self.wanted.unwrap_or(least).clamp(least, self.most())
     }
 
     /// Whether a change after this delay would come too early.
@@ -85,10 +156,23 @@ pub fn starts_on_request(replicas: &Range<i64>, scaling: Option<&ScalingSpec>) -
     scaling.is_some() && replicas.min.unwrap_or(0) == 0 && replicas.max != Some(0)
 }
 
+/// Replicas with which a group starts of which none is left: no fewer than before, since nobody could ask those that are gone. One
+/// that may have none rests if nobody asks for it.
+pub fn desired_anew(group: &Group<'_>, now: Time) -> i64 {
+    let unscaled = Group {
+        last_scaled_at: None,
+        ..*group
+    };
+    let needed = desired(&unscaled, now);
+    if needed == 0 && starts_on_request(group.replicas, group.scaling) {
+        return 0;
+    }
+    needed.max(group.current())
+}
+
 /// Replicas wanted now.
 pub fn desired(group: &Group<'_>, now: Time) -> i64 {
-    let (least, most) = (group.least(), group.most());
-    let current = group.wanted.unwrap_or(least).clamp(least, most);
+    let (least, most, current) = (group.least(), group.most(), group.current());
     let Some(rules) = group.scaling else {
         return current;
     };
@@ -184,6 +268,56 @@ mod tests {
                 "{current:?} {requests:?} {scaled:?} {now}"
             );
         }
+    }
+
+    #[test]
+    fn who_starts_anew_has_no_fewer_than_before_unless_it_may_rest_and_nobody_asks() {
+        let rules = rules();
+        let start = |least, wanted, requests: Option<u64>, awaited| {
+            let group = Group {
+                replicas: &Range::between(least, 5),
+                scaling: Some(&rules),
+                wanted,
+                load: requests.map(|requests| Load { requests }),
+                awaited,
+                last_scaled_at: Some(at(0)),
+            };
+            desired_anew(&group, at(1))
+        };
+        for requests in [None, Some(0), Some(121)] {
+            assert_eq!(start(1, Some(4), requests, false), 4, "{requests:?}");
+        }
+        assert_eq!(start(1, Some(2), Some(361), false), 4, "more are needed");
+        assert_eq!(start(1, None, Some(0), false), 1);
+        assert_eq!(start(1, Some(9), Some(0), false), 5, "within the limits");
+        assert_eq!(start(0, Some(4), Some(0), false), 0);
+        assert_eq!(start(0, Some(4), Some(0), true), 4);
+        assert_eq!(start(0, Some(0), Some(0), true), 1);
+    }
+
+    #[test]
+    fn a_stored_number_without_its_time_is_read_as_well() {
+        let read = |value| serde_json::from_value::<Scale>(value).unwrap();
+        let untimed = Scale {
+            wanted: 2,
+            at: None,
+            fell_at: None,
+        };
+        assert_eq!(read(json!(2)), untimed);
+        let scale = Scale::next(Some(untimed), 1, at(7));
+        assert_eq!((scale.at, scale.fell_at), (Some(at(7)), Some(at(7))));
+        assert_eq!(read(serde_json::to_value(scale).unwrap()), scale);
+    }
+
+    #[test]
+    fn a_group_is_scaled_when_its_number_changes_and_when_it_starts() {
+        let one = Scale::next(None, 1, at(0));
+        assert_eq!(Scale::next(Some(one), 1, at(5)), one);
+        let grown = Scale::next(Some(one), 2, at(5));
+        assert_eq!((grown.at, grown.fell_at), (Some(at(5)), None));
+        assert_eq!(Scale::anew(Some(grown), 2, at(9)).at, Some(at(9)));
+        let resting = Scale::next(Some(grown), 0, at(9));
+        assert_eq!(Scale::anew(Some(resting), 0, at(10)), resting);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use dstack_model::limits::MAX_JOBS_OF_RUN;
 use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
-use super::autoscaling::{self, Demand};
+use super::autoscaling::{self, Demand, Group, Scale};
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
@@ -57,8 +57,8 @@ pub struct Job<'a> {
     pub serves: bool,
     /// It is asked whether it can.
     pub probed: bool,
-    /// How often it was submitted before.
-    pub submission_num: i64,
+    /// Submissions in a row, this one included, that ended as this one did.
+    pub in_a_row: i64,
 }
 
 /// What to do next.
@@ -71,7 +71,7 @@ pub struct Changes {
     /// Replicas wanted, of all groups.
     pub wanted: i64,
     /// Replicas wanted of each group that scales.
-    pub wanted_of: BTreeMap<String, i64>,
+    pub wanted_of: BTreeMap<String, Scale>,
     /// When a replica that ended by itself is started again.
     pub wake_at: Option<Time>,
     /// When the requests are to be looked at again.
@@ -79,18 +79,15 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// How many replicas of a group are wanted now. `scaled_at`: when it last got or lost one.
-    fn want(&mut self, group: &ReplicaGroup, demand: &Demand, scaled_at: Option<Time>, now: Time) -> i64 {
-        let name = group.name.as_deref().unwrap_or_default();
-        let known = demand.of(name, &group.replicas, group.scaling.as_ref(), scaled_at);
-        let wanted = autoscaling::desired(&known, now).clamp(0, MAX_JOBS_OF_RUN);
-        self.wanted += wanted;
+    /// A group of which this is known is to have so many replicas from now on.
+    fn want(&mut self, group: &ReplicaGroup, known: &Group<'_>, scale: Scale, now: Time) {
+        self.wanted += scale.wanted;
         if group.scaling.is_some() {
-            self.wanted_of.insert(name.to_owned(), wanted);
+            let name = group.name.clone().unwrap_or_default();
+            self.wanted_of.insert(name, scale);
         }
-        let look_at = autoscaling::look_at(&known, wanted, now);
+        let look_at = autoscaling::look_at(known, scale.wanted, now);
         self.look_at = self.look_at.into_iter().chain(look_at).min();
-        wanted
     }
 }
 
@@ -121,11 +118,19 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, n
     for group in service.replica_groups() {
         let name = group.name.as_deref().unwrap_or_default();
         let members = replicas.remove(name).unwrap_or_default();
-        let stages: Vec<Replica> = members
+        let mut known = demand.of(name, &group.replicas, group.scaling.as_ref());
+        known.last_scaled_at = known.last_scaled_at.or_else(|| scaled_at(&members));
+        let wanted = bounded(autoscaling::desired(&known, now));
+        let scale = Scale::next(demand.scales.get(name).copied(), wanted, now);
+        changes.want(&group, &known, scale, now);
+        let fell_at = scale.fell_at;
+        let mut stages: Vec<Replica> = members
             .iter()
-            .map(|(num, jobs)| replica(*num, jobs, now, &mut changes.wake_at))
+            .map(|(num, jobs)| replica(*num, jobs, fell_at, now, &mut changes.wake_at))
             .collect();
-        let wanted = changes.want(&group, demand, scaled_at(&members), now);
+        if demand.awaited {
+            rollout::free_held(&mut stages);
+        }
         let step = rollout::step(&stages, wanted);
         let ended: Vec<i64> = stages
             .iter()
@@ -139,14 +144,18 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, n
     for members in replicas.into_values() {
         let stages: Vec<Replica> = members
             .iter()
-            .map(|(num, jobs)| replica(*num, jobs, now, &mut None))
+            .map(|(num, jobs)| replica(*num, jobs, None, now, &mut None))
             .collect();
         changes.stop.extend(rollout::remove(&stages).stop);
     }
     changes
 }
 
-/// When a group last got or lost a replica.
+fn bounded(wanted: i64) -> i64 {
+    wanted.clamp(0, MAX_JOBS_OF_RUN)
+}
+
+/// When a group last got or lost a replica, as its jobs tell.
 fn scaled_at(members: &BTreeMap<i64, Vec<&Job<'_>>>) -> Option<Time> {
     let is_there = |job: &&Job<'_>| !job.status.is_finished() && !is_stopped(job);
     let changed = |jobs: &Vec<&Job<'_>>| match jobs.iter().any(is_there) {
@@ -168,7 +177,10 @@ pub fn start(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, 
             .map(|job| job.replica_num)
             .collect();
         let ended: Vec<i64> = ended.into_iter().collect();
-        let wanted = changes.want(&group, demand, None, now);
+        let known = demand.of(name, &group.replicas, group.scaling.as_ref());
+        let wanted = bounded(autoscaling::desired_anew(&known, now));
+        let scale = Scale::anew(demand.scales.get(name).copied(), wanted, now);
+        changes.want(&group, &known, scale, now);
         changes.start.extend(numbers.take(wanted, &ended, name));
     }
     changes
@@ -203,25 +215,34 @@ impl Numbers {
     }
 }
 
-fn replica(num: i64, jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Replica {
+/// `fell_at`: when fewer were wanted than before.
+fn replica(
+    num: i64,
+    jobs: &[&Job<'_>],
+    fell_at: Option<Time>,
+    now: Time,
+    wake_at: &mut Option<Time>,
+) -> Replica {
     Replica {
         num,
         out_of_date: jobs.iter().any(|job| job.out_of_date),
-        stage: stage(jobs, now, wake_at),
+        stage: stage(jobs, fell_at, now, wake_at),
     }
 }
 
-fn stage(jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Stage {
+fn stage(jobs: &[&Job<'_>], fell_at: Option<Time>, now: Time, wake_at: &mut Option<Time>) -> Stage {
     let any = |wanted: &dyn Fn(&Job<'_>) -> bool| jobs.iter().any(|job| wanted(job));
     let over = |job: &Job<'_>| job.status.is_finished();
     if !any(&|job| !over(job)) {
-        return ended(jobs, now, wake_at);
+        return ended(jobs, fell_at, now, wake_at);
     }
-    if any(&|job| over(job) || job.status == JobStatus::Terminating) {
+    let ends = |job: &Job<'_>| over(job) || job.status == JobStatus::Terminating;
+    if any(&ends) {
         // One that ends by itself keeps its place, as it does afterwards.
         match any(&is_stopped) || any(&|job| job.out_of_date) {
             true => Stage::Ending,
-            false => Stage::Held,
+            false if any(&|job| ends(job) && !may_start_again(job)) => Stage::Held,
+            false => Stage::Paused,
         }
     } else if any(&|job| job.status == JobStatus::Submitted) {
         Stage::Waiting
@@ -250,23 +271,32 @@ fn later(until: Option<Time>, now: Time, wake_at: &mut Option<Time>, stage: Stag
     Some(stage)
 }
 
+/// Whether a job that has ended or ends by itself was done, or found no place.
+fn may_start_again(job: &Job<'_>) -> bool {
+    let no_place = Some(JobTerminationReason::FailedToStartDueToNoCapacity);
+    let done = Some(JobTerminationReason::DoneByRunner);
+    job.status == JobStatus::Done || job.reason == no_place || job.reason == done
+}
+
 /// A replica that was stopped makes room at once. One that ended by itself keeps its place: for good if it failed, until
-/// something is changed, so that a broken deployment is not started again and again; for a while if it was done, or found
-/// no place.
-fn ended(jobs: &[&Job<'_>], now: Time, wake_at: &mut Option<Time>) -> Stage {
+/// something is changed or fewer are wanted, so that a broken deployment is not started again and again; for a while if it was
+/// done, or found no place.
+fn ended(jobs: &[&Job<'_>], fell_at: Option<Time>, now: Time, wake_at: &mut Option<Time>) -> Stage {
     if jobs.iter().any(|job| job.out_of_date || is_stopped(job)) {
         return Stage::Ended;
     }
-    let no_place = Some(JobTerminationReason::FailedToStartDueToNoCapacity);
-    let may_start_again = |job: &&&Job<'_>| job.status == JobStatus::Done || job.reason == no_place;
-    if jobs.iter().filter(may_start_again).count() < jobs.len() {
-        return Stage::Held;
+    if !jobs.iter().all(|job| may_start_again(job)) {
+        let ended_at = jobs.iter().map(|job| job.changed_at).max();
+        return match fell_at >= ended_at {
+            true => Stage::Ended,
+            false => Stage::Held,
+        };
     }
     let again = jobs
         .iter()
-        .map(|job| job.changed_at + backoff(job.submission_num + 1))
+        .map(|job| job.changed_at + backoff(job.in_a_row))
         .max();
-    later(again, now, wake_at, Stage::Held).unwrap_or(Stage::Ended)
+    later(again, now, wake_at, Stage::Paused).unwrap_or(Stage::Ended)
 }
 
 #[cfg(test)]

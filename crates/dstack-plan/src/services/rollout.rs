@@ -15,8 +15,10 @@ pub const SURGE: i64 = 1;
 pub enum Stage {
     /// All its jobs have ended.
     Ended,
-    /// As [`Stage::Ended`], by itself: nothing is started in its place for now.
+    /// Ended or ending by itself: nothing is started in its place.
     Held,
+    /// As [`Stage::Held`], for a while.
+    Paused,
     /// Some of its jobs are ending, or have ended.
     Ending,
     /// Waits for instances.
@@ -32,7 +34,7 @@ pub enum Stage {
 impl Stage {
     /// Whether it is still to be stopped when it is not wanted.
     const fn is_active(self) -> bool {
-        !matches!(self, Self::Ended | Self::Held | Self::Ending)
+        !matches!(self, Self::Ended | Self::Held | Self::Paused | Self::Ending)
     }
 }
 
@@ -75,9 +77,21 @@ pub fn remove(replicas: &[Replica]) -> Changes {
     }
 }
 
+/// Where no replica is left that could serve, those that failed keep no place.
+pub fn free_held(replicas: &mut [Replica]) {
+    if replicas.iter().any(|replica| replica.stage.is_active()) {
+        return;
+    }
+    for replica in replicas.iter_mut().filter(|one| one.stage == Stage::Held) {
+        replica.stage = Stage::Ended;
+    }
+}
+
 fn scale(replicas: &[Replica], desired: i64) -> Changes {
     let active = count(replicas, |replica| replica.stage.is_active());
-    let held = count(replicas, |replica| replica.stage == Stage::Held);
+    let held = count(replicas, |replica| {
+        matches!(replica.stage, Stage::Held | Stage::Paused)
+    });
     Changes {
         start: (desired - active - held).max(0),
         stop: least_needed(replicas, to_usize(active - desired)),
@@ -198,6 +212,7 @@ mod tests {
         proptest::sample::select(vec![
             Stage::Ended,
             Stage::Held,
+            Stage::Paused,
             Stage::Ending,
             Stage::Waiting,
             Stage::Starting,

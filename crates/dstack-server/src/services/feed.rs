@@ -121,7 +121,10 @@ impl ServiceRoutes {
         loop {
             match self.hear_for_a_while().await {
                 Ok(()) => continue,
-                Err(error) => tracing::warn!(error = %chain(&error), "changes of services are not heard"),
+                Err(error) => {
+                    self.0.others.lock().miss();
+                    tracing::warn!(error = %chain(&error), "changes of services are not heard");
+                }
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
@@ -132,6 +135,7 @@ impl ServiceRoutes {
         let Some(mut listener) = self.0.database.listen(SERVICES).await? else {
             return Ok(());
         };
+        self.0.others.lock().listen(Instant::now());
         // What was told before we listened, or was lost on its way.
         self.sweep().await?;
         let until = Instant::now() + SWEEP_INTERVAL;
@@ -243,7 +247,12 @@ impl Inner {
     fn note_scaled(&self, runs: &[RunId], scaled: impl Iterator<Item = RunId>) {
         let mut known = self.scaled.lock();
         known.retain(|run| !runs.contains(run));
-        known.extend(scaled);
+        for run in scaled {
+            self.telling
+                .lock()
+                .begin(run, self.forwarder.stats().arrived(run));
+            known.insert(run);
+        }
     }
 
     /// Tells the servers that share the database; what they miss, they find by themselves.

@@ -56,7 +56,8 @@ impl Told {
 #[derive(Debug, Clone, Copy)]
 struct Own {
     requests: u64,
-    changed_at: Instant,
+    /// `None`: nothing was to be told yet.
+    changed_at: Option<Instant>,
 }
 
 /// What this server has told.
@@ -64,20 +65,28 @@ struct Own {
 pub(super) struct Telling(BTreeMap<RunId, Own>);
 
 impl Telling {
+    /// The service scales from now on; what has come through this server so far counts for nobody.
+    pub(super) fn begin(&mut self, run: RunId, requests: u64) {
+        self.own(run, requests);
+    }
+
+    fn own(&mut self, run: RunId, requests: u64) -> &mut Own {
+        self.0.entry(run).or_insert(Own {
+            requests,
+            changed_at: None,
+        })
+    }
+
     /// What is to be told of a service to which so many requests have come through this server; `None`: nothing.
     pub(super) fn next(&mut self, run: RunId, requests: u64, awaited: bool, now: Instant) -> Option<Told> {
-        let before = self.0.get(&run).copied();
-        let told = before.map_or(0, |own| own.requests);
-        let new = requests.saturating_sub(told);
+        let own = self.own(run, requests);
+        // Who has forgotten it counts from the beginning.
+        let new = requests.checked_sub(own.requests).unwrap_or(requests);
+        own.requests = requests;
         if new > 0 || awaited {
-            let own = Own {
-                requests,
-                changed_at: now,
-            };
-            self.0.insert(run, own);
-        } else if before.is_none_or(|own| now >= own.changed_at + COUNTED) {
-            return None;
+            own.changed_at = Some(now);
         }
+        own.changed_at.filter(|at| now < *at + COUNTED)?;
         Some(Told {
             run,
             requests,
@@ -110,16 +119,31 @@ impl Heard {
 
 /// What the other servers have told.
 #[derive(Debug, Default)]
-pub(super) struct Others(HashMap<(String, RunId), Heard>);
+pub(super) struct Others {
+    heard: HashMap<(String, RunId), Heard>,
+    /// Since when nothing is missed; `None`: nothing is heard.
+    since: Option<Instant>,
+}
 
 impl Others {
+    /// What is told is heard from now on, if it was not already.
+    pub(super) fn listen(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    /// What is told may be missed from now on.
+    pub(super) fn miss(&mut self) {
+        self.since = None;
+    }
+
     /// Takes in what a server tells: so many requests are new.
     pub(super) fn hear(&mut self, server: &str, told: Told, now: Instant) -> u64 {
-        self.0.retain(|_, heard| now < heard.at + COUNTED * 2);
+        self.heard.retain(|_, heard| now < heard.at + COUNTED * 2);
         let key = (server.to_owned(), told.run);
-        let before = self.0.get(&key);
+        let before = self.heard.get(&key);
         let new = before.map_or(told.new, |heard| {
-            told.requests.saturating_sub(heard.told.requests)
+            let requests = told.requests.checked_sub(heard.told.requests);
+            requests.unwrap_or(told.new)
         });
         let unchanged_since = before.map(|heard| heard.changed_at);
         let changed_at = unchanged_since
@@ -130,12 +154,16 @@ impl Others {
             at: now,
             changed_at,
         };
-        self.0.insert(key, heard);
+        self.heard.insert(key, heard);
         new
     }
 
-    /// Whether it is not known how many requests came within the window: a server that passed some on tells no more.
+    /// Whether it is not known how many requests came within the window: a server that passed some on tells no more, or what was told
+    /// may have been missed.
     pub(super) fn is_unknown(&self, run: RunId, window: Duration, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now < since + window) {
+            return true;
+        }
         self.of(run)
             .any(|heard| heard.is_silent(now) && now < heard.at + window)
     }
@@ -147,7 +175,7 @@ impl Others {
     }
 
     fn of(&self, run: RunId) -> impl Iterator<Item = &Heard> {
-        let of_run = self.0.iter().filter(move |((_, of), _)| *of == run);
+        let of_run = self.heard.iter().filter(move |((_, of), _)| *of == run);
         of_run.map(|(_, heard)| heard)
     }
 }
@@ -187,6 +215,7 @@ mod tests {
     #[test]
     fn a_server_tells_as_long_as_its_requests_count() {
         let (mut telling, start) = (Telling::default(), Instant::now());
+        telling.begin(run(), 0);
         assert_eq!(telling.next(run(), 0, false, start), None, "nothing to tell");
         let new = |told: Option<Told>| told.map(|told| (told.requests, told.new));
         assert_eq!(new(telling.next(run(), 3, false, start)), Some((3, 3)));
@@ -205,6 +234,42 @@ mod tests {
                 .unwrap()
                 .awaited
         );
+        // It was forgotten, and counts from the beginning.
+        assert_eq!(
+            new(telling.next(run(), 2, false, start + 905 * SECOND)),
+            Some((2, 2))
+        );
+    }
+
+    #[test]
+    fn requests_to_a_service_that_did_not_scale_are_not_told_when_it_does() {
+        let (mut telling, start) = (Telling::default(), Instant::now());
+        telling.begin(run(), 1_000_000);
+        assert_eq!(telling.next(run(), 1_000_000, false, start), None);
+        let told = telling.next(run(), 1_000_003, false, start + 5 * SECOND);
+        assert_eq!(told.map(|told| told.new), Some(3));
+        // Reading it again does not begin it again.
+        telling.begin(run(), 1_000_005);
+        let told = telling.next(run(), 1_000_006, false, start + 10 * SECOND);
+        assert_eq!(told.map(|told| told.new), Some(3));
+        telling.retain(|_| false);
+        telling.begin(run(), 2_000_000);
+        let told = telling.next(run(), 2_000_000, true, start + 15 * SECOND);
+        assert_eq!(told.map(|told| told.new), Some(0));
+    }
+
+    #[test]
+    fn who_has_not_heard_all_for_a_window_does_not_know() {
+        let (mut others, start) = (Others::default(), Instant::now());
+        let unknown = |others: &Others, after: u32| others.is_unknown(run(), WINDOW, start + after * SECOND);
+        assert!(unknown(&others, 1000));
+        others.listen(start);
+        others.listen(start + 30 * SECOND);
+        assert_eq!([59, 60].map(|after| unknown(&others, after)), [true, false]);
+        others.miss();
+        assert!(unknown(&others, 100));
+        others.listen(start + 200 * SECOND);
+        assert_eq!([259, 260].map(|after| unknown(&others, after)), [true, false]);
     }
 
     fn told(requests: u64, new: u64, awaited: bool) -> Told {
@@ -226,11 +291,17 @@ mod tests {
         );
         assert_eq!(others.hear("a", told(107, 3, false), start + 10 * SECOND), 7);
         assert_eq!(others.hear("b", told(5, 5, false), start), 5);
+        assert_eq!(
+            others.hear("b", told(2, 2, false), start + SECOND),
+            2,
+            "it counts anew"
+        );
     }
 
     #[test]
     fn who_falls_silent_makes_requests_unknown_for_a_window() {
         let (mut others, start) = (Others::default(), Instant::now());
+        others.listen(start.checked_sub(WINDOW).unwrap());
         others.hear("a", told(5, 5, false), start);
         let unknown = |others: &Others, after: u32| others.is_unknown(run(), WINDOW, start + after * SECOND);
         assert_eq!(

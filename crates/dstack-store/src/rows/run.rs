@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
+use dstack_plan::services::autoscaling::Scale;
 use dstack_units::{FleetId, GatewayId, ProjectId, RepoRowId, RunId, Time, UserId};
 
 use super::{TransitionError, change_status, life};
@@ -46,8 +47,8 @@ entity! {
         pub deployment_num: i64,
         /// Number of replicas that the run should have.
         pub desired_replica_count: i64,
-        /// The same of each group that scales by its requests; `None`: no group does, or none has begun to.
-        pub desired_replica_counts: Option<Json<BTreeMap<String, i64>>>,
+        /// The same of each group that scales by its requests, and since when; `None`: no group does, or none has begun to.
+        pub desired_replica_counts: Option<Json<BTreeMap<String, Scale>>>,
         /// Next time of the schedule.
         pub next_triggered_at: Option<Time>,
         /// Deleted by the user; kept for history.
@@ -129,6 +130,18 @@ impl RunRow {
 
     fn go(&mut self, to: RunStatus) -> Result<(), TransitionError> {
         change_status(("run", &self.id), &mut self.status, to, run_allowed)
+    }
+
+    /// Another deployment follows: groups that scale are not scaled for a while.
+    pub fn deploy(&mut self, now: Time) {
+        self.deployment_num += 1;
+        if let Some(scales) = self.desired_replica_counts.as_deref() {
+            let deployed = |(group, scale): (&String, &Scale)| {
+                let at = Some(now);
+                (group.clone(), Scale { at, ..*scale })
+            };
+            self.desired_replica_counts = Some(Json::new(scales.iter().map(deployed).collect()));
+        }
     }
 
     /// Follows its jobs.

@@ -40,7 +40,7 @@ const JOB: Job<'static> = Job {
     running_at: Some(Time::from_millis(1_789_999_000_000)),
     serves: true,
     probed: false,
-    submission_num: 0,
+    in_a_row: 1,
 };
 
 fn ended(replica_num: i64, status: JobStatus, reason: JobTerminationReason) -> Job<'static> {
@@ -274,17 +274,26 @@ fn scaling_groups() -> ServiceConfiguration {
     decode_strict(&json!({"type": "service", "port": 8000, "groups": groups})).unwrap()
 }
 
+/// Of which nobody has noted when they were scaled.
 fn demand(wanted: [i64; 2], requests: Option<u64>, awaited: bool) -> Demand {
-    let of_both = |of: [i64; 2]| BTreeMap::from([("a".to_owned(), of[0]), ("b".to_owned(), of[1])]);
+    let of_both = |of: [i64; 2]| [("a".to_owned(), of[0]), ("b".to_owned(), of[1])];
     let load = |requests| autoscaling::Load { requests };
     let loads = requests.map(|requests| {
         of_both([0, 0])
-            .into_keys()
-            .map(|name| (name, load(requests)))
+            .into_iter()
+            .map(|(name, _)| (name, load(requests)))
             .collect()
     });
+    let untimed = |wanted| Scale {
+        wanted,
+        at: None,
+        fell_at: None,
+    };
     Demand {
-        wanted: of_both(wanted),
+        scales: of_both(wanted)
+            .into_iter()
+            .map(|(name, wanted)| (name, untimed(wanted)))
+            .collect(),
         loads: loads.unwrap_or_default(),
         awaited,
     }
@@ -310,9 +319,10 @@ fn each_group_scales_by_its_own_rules() {
             .chain([slot("b", 5)])
             .collect::<Vec<_>>()
     );
+    let of = |name: &str| (grown.wanted_of[name].wanted, grown.wanted_of[name].at);
     assert_eq!(
-        (grown.wanted, grown.wanted_of),
-        (6, demand([4, 2], None, false).wanted)
+        (grown.wanted, of("a"), of("b")),
+        (6, (4, Some(now())), (2, Some(now())))
     );
     // The one was scaled 1100 s ago, the other 800 s.
     let later = Job {
@@ -372,7 +382,7 @@ fn a_replacement_goes_on_while_a_group_scales() {
     let changes = super::next(&service, &[old], &demand([1, 0], Some(180), false), now());
     assert_eq!(
         (
-            changes.wanted_of["a"],
+            changes.wanted_of["a"].wanted,
             changes
                 .start
                 .iter()
@@ -381,4 +391,136 @@ fn a_replacement_goes_on_while_a_group_scales() {
         ),
         (3, 3)
     );
+}
+
+/// One of three that wants two, as the jobs of all stand; when it was scaled, and with what load.
+fn scaled(jobs: &[Job<'_>], scale: Scale, requests: Option<u64>, awaited: bool) -> Changes {
+    let rules = json!({"metric": "rps", "target": 1, "scale_up_delay": 300, "scale_down_delay": 600});
+    let service = service(&json!({"replicas": "0..3", "scaling": rules}));
+    let name = "0".to_owned();
+    let load = |requests| autoscaling::Load { requests };
+    let demand = Demand {
+        scales: BTreeMap::from([(name.clone(), scale)]),
+        loads: requests
+            .map(|requests| (name, load(requests)))
+            .into_iter()
+            .collect(),
+        awaited,
+    };
+    super::next(&service, jobs, &demand, now())
+}
+
+fn ago(seconds: u64) -> Time {
+    now() - Duration::from_secs(seconds)
+}
+
+fn scale(wanted: i64, at: Time) -> Scale {
+    Scale {
+        wanted,
+        at: Some(at),
+        fell_at: None,
+    }
+}
+
+#[test]
+fn what_failed_makes_room_once_fewer_are_wanted() {
+    let failed = Job {
+        changed_at: ago(5000),
+        ..ended(
+            1,
+            JobStatus::Failed,
+            JobTerminationReason::ContainerExitedWithError,
+        )
+    };
+    let jobs = [JOB, failed];
+    let fallen = |at| Scale {
+        fell_at: Some(at),
+        ..scale(1, ago(4000))
+    };
+    let two = Some(120);
+    assert_eq!(
+        scaled(&jobs, fallen(ago(6000)), two, false).start,
+        [],
+        "it failed later"
+    );
+    let grown = scaled(&jobs, fallen(ago(4000)), two, false);
+    assert_eq!(grown.start, [slot("0", 1)]);
+    // The change itself does not stop what serves.
+    let shrunk = scaled(&jobs, scale(2, ago(4000)), Some(60), false);
+    assert_eq!((shrunk.start, shrunk.stop), (vec![], vec![]));
+    assert_eq!(shrunk.wanted_of["0"].fell_at, Some(now()));
+}
+
+#[test]
+fn who_waits_is_not_kept_waiting_by_a_replica_that_failed_but_by_one_that_just_found_no_place() {
+    let ending = ended(0, JobStatus::Terminating, JobTerminationReason::ScaledDown);
+    let failed = ended(
+        1,
+        JobStatus::Failed,
+        JobTerminationReason::ContainerExitedWithError,
+    );
+    let wanted = scale(0, ago(10));
+    assert_eq!(
+        scaled(&[ending, failed], wanted, None, true).start,
+        [slot("0", 1)]
+    );
+    let refused = ended(
+        1,
+        JobStatus::Failed,
+        JobTerminationReason::FailedToStartDueToNoCapacity,
+    );
+    let held = scaled(&[ending, refused], wanted, None, true);
+    assert_eq!((held.start, held.wake_at), (vec![], Some(now() + backoff(1))));
+    let refused = Job {
+        status: JobStatus::Terminating,
+        ..refused
+    };
+    assert_eq!(scaled(&[ending, refused], wanted, None, true).start, []);
+}
+
+/// The load says little of the time in which nothing served.
+#[test]
+fn a_service_that_has_lost_all_replicas_starts_with_as_many_as_before() {
+    let rules = json!({"metric": "rps", "target": 1});
+    let service = service(&json!({"replicas": "1..3", "scaling": rules}));
+    let name = "0".to_owned();
+    let demand = Demand {
+        scales: BTreeMap::from([(name.clone(), scale(3, ago(5000)))]),
+        loads: BTreeMap::from([(name.clone(), autoscaling::Load { requests: 0 })]),
+        awaited: false,
+    };
+    let lost = ended(
+        0,
+        JobStatus::Failed,
+        JobTerminationReason::InterruptedByNoCapacity,
+    );
+    let started = super::start(&service, &[lost], &demand, now());
+    assert_eq!(started.start.len(), 3);
+    assert_eq!(
+        started.wanted_of[&name].at,
+        Some(now()),
+        "its delays count from here"
+    );
+}
+
+#[test]
+fn what_is_submitted_again_or_refused_is_no_scaling() {
+    let again = Job {
+        replica_num: 1,
+        submitted_at: now(),
+        ..JOB
+    };
+    let refused = Job {
+        replica_num: 2,
+        ..ended(
+            2,
+            JobStatus::Failed,
+            JobTerminationReason::FailedToStartDueToNoCapacity,
+        )
+    };
+    let jobs = [JOB, again, refused];
+    let shrunk = scaled(&jobs, scale(2, ago(600)), Some(0), false);
+    assert_eq!((shrunk.wanted, shrunk.stop), (0, vec![1, 0]));
+    let early = scaled(&jobs, scale(2, ago(599)), Some(0), false);
+    assert_eq!((early.wanted, early.stop), (2, vec![]));
 }
