@@ -194,6 +194,8 @@ mod tests {
         fn awaited(&self, _: RunId) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+
+        fn published(&self, _: RunId) {}
     }
 
     #[tokio::test(start_paused = true)]
