@@ -102,6 +102,7 @@ impl Inbox {
             id,
             shared: Arc::clone(&self.shared),
             rest: Bytes::new(),
+            has_ended: false,
         }
     }
 
@@ -232,6 +233,8 @@ pub struct InboxReader {
     id: ChannelId,
     shared: Arc<Shared>,
     rest: Bytes,
+    /// As a byte stream it has been read to its end.
+    has_ended: bool,
 }
 
 impl InboxReader {
@@ -278,9 +281,13 @@ impl AsyncRead for InboxReader {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         while self.rest.is_empty() {
+            // Whoever reads on after the end is told of it again: the channel itself may stay open until he closes it.
+            if self.has_ended {
+                return Poll::Ready(Ok(()));
+            }
             match std::task::ready!(self.poll_next(cx)) {
                 Some(Event::Data(data)) => self.rest = data,
-                Some(Event::Eof) | None => return Poll::Ready(Ok(())),
+                Some(Event::Eof) | None => self.has_ended = true,
                 Some(_) => {}
             }
         }
@@ -332,6 +339,23 @@ mod tests {
         reader.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "one two");
         assert_eq!(inbox.unread(), 0);
+    }
+
+    /// As of any other byte stream: some readers look for the end before they take it.
+    #[tokio::test(start_paused = true)]
+    async fn the_end_is_told_however_often_it_is_read() {
+        let inbox = Inbox::new();
+        let mut reader = inbox.reader(id(1));
+        inbox.push(id(1), Event::Data(Bytes::from_static(b"all")));
+        inbox.push(id(1), Event::Eof);
+        let mut buffer = [0; 8];
+        for wanted in [3, 0, 0] {
+            let read = tokio::time::timeout(LONGEST_PAUSE, reader.read(&mut buffer)).await;
+            assert_eq!(
+                read.expect("nobody waits for an end that has come").unwrap(),
+                wanted
+            );
+        }
     }
 
     #[tokio::test]
