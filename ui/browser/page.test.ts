@@ -666,8 +666,8 @@ test("a model that is served answers in the page, and says so when it does not",
   const chat = page.getByRole("log", { name: "Chat" });
   const said = async (text: string) => (await chat.innerText()).split(text).length - 1;
   const say = async (text: string) => {
-    await page.getByLabel("Message").fill(text);
-    await page.getByLabel("Message").press("Enter");
+    await page.getByRole("textbox", { name: "Message" }).fill(text);
+    await page.getByRole("textbox", { name: "Message" }).press("Enter");
   };
   await say("one two three");
   // The question, and the model's echo of it.
