@@ -43,11 +43,16 @@ fn apply(cli: &Cli, service: &str) {
     cli.succeeds(&["apply", "-f", "service.yml", "-y", "-d"]);
 }
 
-/// A request as a browser or curl sends it.
 fn get(url: &str, token: Option<&str>) -> Answer {
+    send("GET", url, token)
+}
+
+/// A request as a browser or curl sends it.
+fn send(method: &str, url: &str, token: Option<&str>) -> Answer {
     let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
     let headers: Vec<_> = token.into_iter().collect();
-    Client::default().send("GET", url, &headers, None).unwrap()
+    let body = (method == "POST").then(|| b"x".to_vec());
+    Client::default().send(method, url, &headers, body).unwrap()
 }
 
 fn url(server: &Server, path: &str) -> String {
@@ -139,22 +144,32 @@ struct Load {
 impl Load {
     /// Short ones, which are repeated if they fail.
     fn on(server: &Server) -> Load {
+        Self::of(server, &[("GET", ""); 4])
+    }
+
+    /// Besides those that take a second, are not repeated, and end with their connection.
+    fn with_slow_ones(server: &Server) -> Load {
+        let slow = ("POST", "cgi-bin/slow");
+        Self::of(server, &[("GET", ""), ("GET", ""), ("GET", ""), slow, slow])
+    }
+
+    fn of(server: &Server, asked: &[(&'static str, &str)]) -> Load {
         let ends: &'static AtomicBool = Box::leak(Box::default());
-        let start = |_| {
-            let (url, token) = (url(server, ""), server.token().to_owned());
+        let start = |(method, path): &(&'static str, &str)| {
+            let (method, url, token) = (*method, url(server, path), server.token().to_owned());
             // A client of its own, which nobody supervises.
             #[allow(clippy::disallowed_methods)]
             thread::spawn(move || {
                 let mut answers = BTreeMap::new();
                 while !ends.load(Ordering::Acquire) {
-                    let answer = get(&url, Some(&token));
+                    let answer = send(method, &url, Some(&token));
                     let text = format!("{} {}", answer.status, answer.text().trim());
                     *answers.entry(text).or_default() += 1;
                 }
                 answers
             })
         };
-        let threads = (0..4).map(start).collect();
+        let threads = asked.iter().map(start).collect();
         Load { ends, threads }
     }
 
@@ -171,9 +186,11 @@ impl Load {
 }
 
 fn in_containers(image: &str, replicas: u8, page: &str) -> String {
+    let slow = r##"printf '#!/bin/sh\nsleep 1\nprintf "Content-Type: text/plain\\r\\n\\r\\nslow\\n"\n' > /www/cgi-bin/slow"##;
     format!(
         "type: service\nname: web\nport: 8000\nimage: {image}\nreplicas: {replicas}\nstop_duration: 5s\ncommands:\n  \
-         - mkdir -p /www && echo {page} > /www/index.html\n  - exec httpd -f -p 127.0.0.1:8000 -h /www\n\
+         - mkdir -p /www/cgi-bin && echo {page} > /www/index.html\n  - |\n    {slow}\n  - chmod +x /www/cgi-bin/slow\n  \
+         - exec httpd -f -p 127.0.0.1:8000 -h /www\n\
          probes: [{{type: http, url: /index.html, interval: 1s}}]\n{SMALL_YAML}"
     )
 }
@@ -212,7 +229,7 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     let run = attach(&server, "web");
     assert_eq!(until_answered(&server, &run, "").text(), "first\n");
 
-    let load = Load::on(&server);
+    let load = Load::with_slow_ones(&server);
     apply(&cli, &in_containers(&image, 1, "second"));
     let updated = eventually("the replica is replaced", TEST_TIMEOUT, || {
         let all = replicas(&run);
@@ -224,6 +241,7 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     let answers = load.end();
     updated.unwrap_or_else(|error| panic!("{error:#}\n{answers:?}\n{:#}", run.get().unwrap()));
     all_well(&answers);
+    assert!(answers.contains_key("200 slow"), "{answers:?}");
     assert!(
         answers.contains_key("200 first") && answers.contains_key("200 second"),
         "{answers:?}"
