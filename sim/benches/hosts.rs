@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use dstack_engine::Engine;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::JobStatus;
+use dstack_sim::ssh_hosts::KEY;
 use dstack_sim::{Script, World};
 use dstack_store::rows::JobRow;
 use dstack_units::FleetId;
@@ -24,17 +25,6 @@ const LOST: usize = 100;
 const ROUNDS: u64 = 5;
 /// How long a step of a round may take, in the time of its world.
 const STEP_TIMEOUT: Duration = Duration::from_secs(1200);
-
-/// A key of the right form, which opens nothing.
-const KEY: &str = "\
------BEGIN OPENSSH PRIVATE KEY-----\n\
-b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
-QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
-yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
-AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
-Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
------END OPENSSH PRIVATE KEY-----\n
-";
 
 /// A world whose fleet `lab` has so many idle hosts. Jobs run until they are stopped.
 async fn with_hosts(seed: u64, count: usize, run: &str) -> (World, Engine, FleetId) {

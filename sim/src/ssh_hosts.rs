@@ -17,6 +17,17 @@ use serde_json::{Value, json};
 
 use crate::output::shim_token;
 
+/// A private key of the right form, which opens nothing.
+pub const KEY: &str = "\
+-----BEGIN OPENSSH PRIVATE KEY-----\n\
+b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
+QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
+yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
+AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
+Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
+-----END OPENSSH PRIVATE KEY-----\n
+";
+
 /// Steps of a preparation; the last one makes the agent answer.
 const STEPS: u64 = 4;
 /// The build of the agent that servers carry at first.

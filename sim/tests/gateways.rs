@@ -11,6 +11,7 @@ use dstack_engine::{Engine, EngineError, HostError};
 use dstack_model::fleets::FleetStatus;
 use dstack_model::gateways::GatewayStatus;
 use dstack_model::instances::InstanceStatus;
+use dstack_sim::ssh_hosts::KEY;
 use dstack_sim::{World, invariants, killed_everywhere};
 use dstack_store::Commit;
 use dstack_store::rows::{FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow, NewGateway};
@@ -19,17 +20,6 @@ use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A key of the right form, which opens nothing.
-const KEY: &str = "\
------BEGIN OPENSSH PRIVATE KEY-----\n\
-b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
-QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
-yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
-AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
-Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
------END OPENSSH PRIVATE KEY-----\n
-";
 
 async fn lab(world: &World, engine: &Engine, hosts: &[&str]) -> FleetId {
     let key = json!({"public": "", "private": KEY});

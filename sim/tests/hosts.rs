@@ -13,6 +13,7 @@ use dstack_model::instances::{InstanceStatus, InstanceTerminationReason as Reaso
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::output::shim_token;
 use dstack_sim::scenario::Builder;
+use dstack_sim::ssh_hosts::KEY;
 use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind};
 use dstack_store::{EngineStore as _, EntityRef};
@@ -21,17 +22,6 @@ use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A key of the right form, which opens nothing.
-const KEY: &str = "\
------BEGIN OPENSSH PRIVATE KEY-----\n\
-b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
-QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
-yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
-AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
-Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
------END OPENSSH PRIVATE KEY-----\n
-";
 
 fn of_hosts(hosts: &[&str]) -> Value {
     let key = json!({"public": "", "private": KEY});

@@ -17,7 +17,7 @@ pub struct AcmeSettings {
     pub acme_server: Option<String>,
     /// Id of the key of an account there.
     pub acme_eab_kid: Option<String>,
-    /// That key.
+    /// The key itself, base64url, with which the account is bound (RFC 8555, 7.3.4).
     pub acme_eab_hmac_key: Option<Secret>,
 }
 
@@ -70,7 +70,7 @@ pub struct SshHop {
     pub hostname: String,
     /// Who logs in.
     pub username: String,
-    /// TCP port.
+    /// TCP port of its SSH server.
     pub port: u16,
 }
 
@@ -91,14 +91,14 @@ pub struct RegisterReplica {
     pub ssh_proxy_private_key: Option<Secret>,
     /// The first SSH server on the way.
     pub ssh_head_proxy: Option<SshHop>,
-    /// Its key.
+    /// The private key for the first SSH server, where it is another one than the project's.
     pub ssh_head_proxy_private_key: Option<Secret>,
 }
 
 /// Where the models of a project are answered.
 #[derive(Debug, Clone, Serialize)]
 pub struct RegisterEntrypoint {
-    /// Host name.
+    /// Host name at which the models are answered, such as `gateway.example.com`.
     pub domain: String,
     /// Whether the gateway speaks TLS there.
     pub https: bool,
@@ -122,7 +122,7 @@ pub struct RegisteredService {
     pub project_name: String,
     /// Name of its run, in small letters.
     pub run_name: String,
-    /// Its replicas.
+    /// The replicas that get its requests; those that are drained are not among them.
     pub replicas: Vec<RegisteredReplica>,
 }
 
@@ -154,18 +154,18 @@ pub struct ServiceStatistics {
 /// Requests of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Counted {
-    /// How many.
+    /// Requests whose answers ended within the window.
     pub requests: u64,
 }
 
 /// How a gateway is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct GatewayHealth {
-    /// Its version.
+    /// Version of the program that answers, such as `0.22.5`.
     pub version: String,
     /// Services that are registered.
     pub services: usize,
-    /// Their replicas.
+    /// Replicas of all services together.
     pub replicas: usize,
     /// Those of them to which there is a connection.
     pub replicas_connected: usize,

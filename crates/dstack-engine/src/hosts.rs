@@ -34,9 +34,9 @@ pub struct ContainerRef<'a> {
 /// A replica of a gateway that runs on a host of an SSH fleet.
 #[derive(Debug, Clone, Copy)]
 pub struct GatewayRef<'a> {
-    /// The replica.
+    /// Row of the replica that is to be set up or taken off.
     pub replica: &'a GatewayReplicaRow,
-    /// Its gateway.
+    /// Row of the gateway that the replica belongs to.
     pub gateway: &'a GatewayRow,
     /// The host, whose agent is set up.
     pub host: HostRef<'a>,

@@ -8,11 +8,11 @@ use dstack_store::{EntityRef, GatewayReplicaSnapshot, InstanceSnapshot};
 use serde_json::Value;
 
 use super::clouds::{done, refused};
-use super::hosts::{self, STEP_LIMIT, in_time, ready_host};
-use super::{Step, Subject, last_of, note_error, progress};
+use super::hosts::{self, STEP_LIMIT, failed, in_time, ready_host};
+use super::{Step, Subject, last_of, progress};
 use crate::Result;
 use crate::context::Context;
-use crate::hosts::{GatewayRef, HostError, ReadyGateway};
+use crate::hosts::{GatewayRef, ReadyGateway};
 
 #[async_trait]
 impl Subject for GatewayReplicaSnapshot {
@@ -92,13 +92,7 @@ async fn prepare(
     ctx.reached("gateway.prepare.after")?;
     match prepared {
         Ok(ready) => done(ctx, operation, serde_json::to_value(ready).unwrap_or_default()).await,
-        Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
-            refused(ctx, operation, error).await
-        }
-        Err(HostError::Transient(error)) => {
-            note_error(ctx, operation, error).await?;
-            Ok(Step::Again)
-        }
+        Err(error) => failed(ctx, operation, error).await,
     }
 }
 
@@ -125,12 +119,6 @@ async fn release(
     ctx.reached("gateway.release.after")?;
     match released {
         Ok(()) => done(ctx, operation, Value::Null).await,
-        Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
-            refused(ctx, operation, error).await
-        }
-        Err(HostError::Transient(error)) => {
-            note_error(ctx, operation, error).await?;
-            Ok(Step::Again)
-        }
+        Err(error) => failed(ctx, operation, error).await,
     }
 }

@@ -216,10 +216,15 @@ pub(super) async fn release(
     ctx.reached("host.release.after")?;
     match released {
         Ok(()) => done(ctx, operation, Value::Null).await,
-        Err(HostError::Refused(error) | HostError::Taken { error, .. }) => {
-            refused(ctx, operation, error).await
-        }
-        Err(HostError::Transient(error)) => {
+        Err(error) => failed(ctx, operation, error).await,
+    }
+}
+
+/// Something was not done at a host: for good, or until it is tried again.
+pub(super) async fn failed(ctx: &Context, operation: OperationRow, error: HostError) -> Result<Step> {
+    match error {
+        HostError::Refused(error) | HostError::Taken { error, .. } => refused(ctx, operation, error).await,
+        HostError::Transient(error) => {
             note_error(ctx, operation, error).await?;
             Ok(Step::Again)
         }

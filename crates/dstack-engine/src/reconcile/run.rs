@@ -193,7 +193,7 @@ pub(crate) fn retry_facts<'a>(run: &RunRow, jobs: &[JobRow], job: &'a JobRow) ->
 /// The jobs of a run.
 #[derive(Clone, Copy)]
 pub(super) struct Jobs<'a> {
-    /// All submissions.
+    /// All submissions of all jobs, also those that were submitted again since.
     pub(super) all: &'a [JobRow],
     /// The latest submission of each.
     pub(super) latest: &'a [&'a JobRow],

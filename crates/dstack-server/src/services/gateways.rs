@@ -223,6 +223,11 @@ impl Gateways {
         self.told(run);
     }
 
+    /// A run is over, or is published there no longer.
+    fn forget(&self, run: RunId) {
+        self.taken.lock().remove(&run);
+    }
+
     /// Something was heard of a run.
     fn told(&self, run: RunId) {
         self.waiting.report(|observer| observer.published(run));

@@ -207,8 +207,8 @@ impl Link {
             .ok_or_else(|| "its host is gone".to_owned())
     }
 
-    /// Takes over what the gateway says that it has. Jobs that are gone, and runs whose jobs have come.
-    fn take_over(&self, known: &[Known]) -> (Vec<JobId>, BTreeSet<RunId>) {
+    /// Takes over what the gateway says that it has. Jobs that are gone, with their runs, and runs whose jobs have come.
+    fn take_over(&self, known: &[Known]) -> (Vec<(JobId, RunId)>, BTreeSet<RunId>) {
         let now: HashMap<JobId, RunId> = known
             .iter()
             .filter_map(|service| service.run.map(|run| (run, &service.jobs)))
@@ -218,12 +218,9 @@ impl Link {
         let is_new = |job: &&JobId| !state.jobs.contains_key(job);
         let came = now.keys().filter(is_new).filter_map(|job| now.get(job).copied());
         let came: BTreeSet<RunId> = came.collect();
-        let left: Vec<JobId> = state
-            .jobs
-            .keys()
-            .filter(|job| !now.contains_key(job))
-            .copied()
-            .collect();
+        let is_gone = |(job, _): &(&JobId, &RunId)| !now.contains_key(job);
+        let left = state.jobs.iter().filter(is_gone);
+        let left = left.map(|(job, run)| (*job, *run)).collect();
         state.jobs = now;
         state.is_known = true;
         state.told_at = Instant::now();
@@ -249,7 +246,8 @@ impl Link {
 
     fn note_refusal(&self, name: &Name, run: Option<RunId>, reason: String, is_whole: bool) {
         let mut state = self.state.lock();
-        let before = state.refused.get(name).filter(|refused| refused.run == run);
+        let is_same = |refused: &&Refused| refused.run == run && refused.is_whole == is_whole;
+        let before = state.refused.get(name).filter(is_same);
         let times = before.map_or(1, |refused| refused.times + 1);
         if before.is_none_or(|before| before.reason != reason) {
             let (project, run) = name;
@@ -331,8 +329,11 @@ async fn serve(
         let expected = expected::read(&gateways.database, link.gateway).await;
         let expected = Arc::new(expected.map_err(|error| chain(&error).to_string())?);
         let (left, came) = link.take_over(&known);
-        for job in left {
+        for (job, run) in left {
             gateways.left(job);
+            if !expected.services.contains_key(&run) {
+                gateways.forget(run);
+            }
         }
         for run in came {
             gateways.came(run);
