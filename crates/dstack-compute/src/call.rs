@@ -59,6 +59,9 @@ enum Piece {
         /// How many calls before that came to nothing.
         #[serde(default)]
         lost: u32,
+        /// It was asked for before, and nobody knows what came of that: both may take effect, one after the other.
+        #[serde(default)]
+        again: bool,
     },
     /// It is not there, as nothing came of asking for it.
     Lost {
@@ -69,6 +72,9 @@ enum Piece {
     Made {
         /// By what it is known, as the backend has it.
         made: Value,
+        /// Until when another call for it, which had no answer, may take effect.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        late: Option<Time>,
     },
     /// It was removed.
     Gone,
@@ -143,10 +149,10 @@ impl<'a> Call<'a> {
         F: Future<Output = Result<Option<T>, ComputeError>> + Send,
     {
         let lost = match self.noted(piece) {
-            Some(Piece::Made { made }) => return read(piece, made),
-            Some(Piece::Asked { at, lost }) => {
+            Some(Piece::Made { made, .. }) => return read(piece, made),
+            Some(Piece::Asked { at, lost, .. }) => {
                 if let Some(found) = find().await? {
-                    return self.is_made(piece, found).await;
+                    return self.is_made(piece, found, None).await;
                 }
                 self.came_to_nothing(piece, at, lost, listed_within).await?
             }
@@ -154,9 +160,14 @@ impl<'a> Call<'a> {
             None | Some(Piece::Gone) => 0,
         };
         let at = self.now();
-        self.note(piece, Piece::Asked { at, lost }).await?;
+        let asked = Piece::Asked {
+            at,
+            lost,
+            again: false,
+        };
+        self.note(piece, asked).await?;
         match ask().await {
-            Ok(made) => self.is_made(piece, made).await,
+            Ok(made) => self.is_made(piece, made, None).await,
             Err(error) if error.is_definite() => {
                 self.forget(piece).await?;
                 Err(error)
@@ -165,7 +176,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// As [`Call::make`], of a cloud that makes nothing twice for the same token: it is asked again until it answers.
+    /// As [`Call::make`], of a cloud that makes nothing twice for the same token: it is asked again until it answers. As calls without
+    /// an answer may take effect late, [`Call::unmake`] removes the piece until they cannot any more.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -178,18 +190,32 @@ impl<'a> Call<'a> {
         T: Serialize + DeserializeOwned + Send + Sync,
         A: Future<Output = Result<T, ComputeError>> + Send,
     {
-        let was_asked = match self.noted(piece) {
-            Some(Piece::Made { made }) => return read(piece, made),
-            noted => matches!(noted, Some(Piece::Asked { .. })),
+        let before = match self.noted(piece) {
+            Some(Piece::Made { made, .. }) => return read(piece, made),
+            noted => noted,
+        };
+        let asked_before = match &before {
+            Some(Piece::Asked { at, .. }) => Some(*at),
+            _ => None,
         };
         // What the last call makes may be listed late, however long ago the first one was.
-        let at = self.now();
-        self.note(piece, Piece::Asked { at, lost: 0 }).await?;
+        let asked = Piece::Asked {
+            at: self.now(),
+            lost: 0,
+            again: asked_before.is_some(),
+        };
+        self.note(piece, asked).await?;
         match ask().await {
-            Ok(made) => self.is_made(piece, made).await,
-            // It speaks of this call only: one before it, whose answer was lost, may have made the piece.
-            Err(error) if error.is_definite() && !was_asked => {
-                self.forget(piece).await?;
+            Ok(made) => {
+                let late = asked_before.map(|at| at + CALL_LIMIT);
+                self.is_made(piece, made, late).await
+            }
+            Err(error) if error.is_definite() => {
+                // It speaks of this call only: one before it, whose answer was lost, may have made the piece.
+                match before.filter(|_| asked_before.is_some()) {
+                    Some(before) => self.note(piece, before).await?,
+                    None => self.forget(piece).await?,
+                }
                 Err(error)
             }
             Err(error) => Err(error),
@@ -202,7 +228,7 @@ impl<'a> Call<'a> {
     /// The note is of another form.
     pub fn made<T: DeserializeOwned>(&self, piece: &str) -> Result<Option<T>, ComputeError> {
         match self.noted(piece) {
-            Some(Piece::Made { made }) => read(piece, made).map(Some),
+            Some(Piece::Made { made, .. }) => read(piece, made).map(Some),
             _ => Ok(None),
         }
     }
@@ -235,11 +261,11 @@ impl<'a> Call<'a> {
         F: Future<Output = Result<Option<T>, ComputeError>> + Send,
         D: Future<Output = Result<Removal, ComputeError>> + Send,
     {
-        let made = match self.noted(piece) {
+        let (made, late) = match self.noted(piece) {
             Some(Piece::Gone | Piece::Lost { .. }) => return Ok(Removal::Gone),
-            Some(Piece::Made { made }) => read(piece, made)?,
-            Some(Piece::Asked { at, .. }) => match find().await? {
-                Some(found) => found,
+            Some(Piece::Made { made, late }) => (read(piece, made)?, late),
+            Some(Piece::Asked { at, again, .. }) => match find().await? {
+                Some(found) => (found, again.then_some(at + CALL_LIMIT)),
                 None if self.now() >= at + CALL_LIMIT + listed_within => {
                     self.note(piece, Piece::Gone).await?;
                     return Ok(Removal::Gone);
@@ -250,15 +276,21 @@ impl<'a> Call<'a> {
                 }
             },
             None => match known {
-                Some(known) => known,
+                Some(known) => (known, None),
                 None => return Ok(Removal::Gone),
             },
         };
         let removal = delete(made).await?;
-        if removal == Removal::Gone {
-            self.note(piece, Piece::Gone).await?;
+        if removal != Removal::Gone {
+            return Ok(removal);
         }
-        Ok(removal)
+        // A call that is still on its way would make it again.
+        if late.is_some_and(|late| self.now() < late) {
+            let again = LISTED_INTERVAL;
+            return Ok(Removal::Underway { again });
+        }
+        self.note(piece, Piece::Gone).await?;
+        Ok(Removal::Gone)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Piece>> {
@@ -285,9 +317,15 @@ impl<'a> Call<'a> {
         self.journal.keep(&notes).await.map_err(ComputeError::NotWritten)
     }
 
-    async fn is_made<T: Serialize + Sync>(&self, piece: &str, made: T) -> Result<T, ComputeError> {
+    /// `late`: until when another call for it may take effect.
+    async fn is_made<T: Serialize + Sync>(
+        &self,
+        piece: &str,
+        made: T,
+        late: Option<Time>,
+    ) -> Result<T, ComputeError> {
         let value = serde_json::to_value(&made).unwrap_or_default();
-        self.note(piece, Piece::Made { made: value }).await?;
+        self.note(piece, Piece::Made { made: value, late }).await?;
         Ok(made)
     }
 

@@ -297,3 +297,35 @@ async fn what_the_last_of_many_calls_makes_is_waited_for() {
     assert_eq!(removed.unwrap(), Removal::Gone);
     assert_eq!(world.deleted.load(Ordering::Relaxed), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_late_makes_nothing_after_the_removal() {
+    let gone = async |world: &World| world.unmake(None, Some("d1"), Ok(Removal::Gone)).await.unwrap();
+    for is_answered in [true, false] {
+        let world = World::new();
+        let ask = |answer: Result<&'static str, ComputeError>| async { answer.map(str::to_owned) };
+        let call = world.call();
+        call.make_once("disk", || ask(Err(unclear()))).await.unwrap_err();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let second = if is_answered { Ok("d1") } else { Err(unclear()) };
+        let made = world.call().make_once("disk", || ask(second)).await;
+        assert_eq!(made.is_ok(), is_answered);
+        // The first one, of which there is no answer, may still be on its way.
+        let underway = |removal| matches!(removal, Removal::Underway { .. });
+        assert!(underway(gone(&world).await));
+        tokio::time::sleep(CALL_LIMIT - Duration::from_secs(6)).await;
+        assert!(underway(gone(&world).await));
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(gone(&world).await, Removal::Gone);
+        assert_eq!(world.deleted(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_that_was_answered_is_not_waited_for() {
+    let world = World::new();
+    let ask = || async { Ok("d1".to_owned()) };
+    world.call().make_once("disk", ask).await.unwrap();
+    let removed = world.unmake(None, None, Ok(Removal::Gone)).await.unwrap();
+    assert_eq!(removed, Removal::Gone);
+}
