@@ -27,6 +27,7 @@ mod postgres;
 mod python;
 mod report;
 mod sim;
+mod soak;
 #[cfg(test)]
 mod specification;
 mod test;
@@ -52,6 +53,8 @@ enum Command {
     Compat(compat::Args),
     /// Run the engine in virtual time under faults, from one seed or many
     Sim(sim::Args),
+    /// Live many lives in emulated clouds where any request may fail
+    Soak(soak::Args),
     /// Fuzz the readers of YAML, JSON and each grammar
     Fuzz(fuzz::Args),
     /// Measure, beside the reference from PyPI on the same machine
@@ -75,6 +78,7 @@ fn main() {
         Command::Env(args) => test::run_in_env(&args),
         Command::Compat(args) => compat::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Gen(args) => generate::run(&args),

@@ -1,6 +1,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dstack_system::Random;
 use tokio::sync::Notify;
 
 /// What happens to a request.
@@ -62,6 +63,8 @@ struct Plan {
     /// From this request on, so many: what happens to them.
     planned: Option<(usize, usize, Fault)>,
     happened: bool,
+    /// What happens to any request, and how often: one in so many.
+    weather: Option<(Random, u64)>,
     /// What is part of the addresses of a region or cluster that is away.
     away: Option<String>,
 }
@@ -84,9 +87,16 @@ impl Faults {
         plan.happened = false;
     }
 
+    /// From now on, anything happens to one request in so many, by chance.
+    pub fn one_in(&self, requests: u64, random: Random) {
+        self.lock().weather = Some((random, requests));
+    }
+
     /// Nothing happens any more.
     pub fn none(&self) {
-        self.lock().planned = None;
+        let mut plan = self.lock();
+        plan.planned = None;
+        plan.weather = None;
     }
 
     /// Whether something has happened since it was planned.
@@ -109,6 +119,10 @@ impl Faults {
     pub(crate) fn next(&self) -> Option<Fault> {
         let mut plan = self.lock();
         plan.sent += 1;
+        if let Some((random, requests)) = &plan.weather {
+            let number = random.below(*requests * Fault::ALL.len() as u64);
+            return Fault::ALL.get(usize::try_from(number).ok()?).copied();
+        }
         let (from, times, fault) = plan.planned?;
         let is_due = (from..from.saturating_add(times)).contains(&plan.sent);
         plan.happened |= is_due;

@@ -2,14 +2,15 @@
 //!
 //! An [`Emulator`] plays a cloud by its vendor's description. [`EmulatedTransport`] carries requests to it, and does to them what
 //! networks and clouds do ([`Fault`]). [`Driver`] is a small control plane that makes and removes things as the engine does, and
-//! may be killed at any call. [`checks`] are the tests: each takes a function that makes a fresh [`Cloud`].
+//! may be killed at any call. [`checks`] are the tests: each takes a function that makes a fresh [`Cloud`]. [`soak`] is all of it at once.
 
 #![warn(missing_docs)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::missing_panics_doc
+    clippy::missing_panics_doc,
+    clippy::print_stdout
 )] // tests
 
 pub mod checks;
@@ -21,6 +22,7 @@ mod faults;
 mod ledger;
 mod reference;
 mod serve;
+mod soak;
 mod subject;
 mod transport;
 
@@ -32,6 +34,7 @@ pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
 pub use reference::{reference_python, run, served};
 pub use serve::serve;
+pub use soak::soak;
 pub use subject::{Subject, attachment, container, group, machine, marks, placement, volume};
 pub use transport::EmulatedTransport;
 

@@ -45,10 +45,21 @@ impl<R: Resource> Subject<R> {
     /// The same of another installation in the same account, for a row whose key is the same.
     pub(crate) fn of_another_installation(&self) -> Self {
         let installation = Uuid::from_u128(0x8765_4321_9abc_4def_8012_3456_0fed_cba9);
-        let marks = Marks {
+        self.under(Marks {
             installation: installation.into(),
             ..self.marks.clone()
-        };
+        })
+    }
+
+    /// The same for another row of the project.
+    pub(crate) fn of_another_row(&self, cloud: &Cloud) -> Self {
+        self.under(Marks {
+            key: marks(cloud, "").key,
+            ..self.marks.clone()
+        })
+    }
+
+    fn under(&self, marks: Marks) -> Self {
         Self {
             lifecycle: self.lifecycle,
             want: (self.asked)(&self.want, marks.clone()),

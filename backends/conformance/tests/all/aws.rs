@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Fault, Subject, attachment, checks, machine, placement, volume,
+    CANARY, Cloud, Driver, Fault, Subject, attachment, checks, machine, placement, soak, volume,
 };
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
@@ -1148,4 +1148,22 @@ async fn a_region_that_is_away_hides_no_other() {
     let here = machine_in(&cloud, REGION).await;
     let there = machine_in(&cloud, "eu-west-1").await;
     checks::a_place_away(&cloud, &[here, there], "eu-west-1").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_machine().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_volumes() {
+    let (cloud, subject) = one_volume().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_placements() {
+    let (cloud, subject) = one_placement().await;
+    soak(&cloud, &subject).await;
 }

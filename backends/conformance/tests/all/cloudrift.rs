@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use dstack_backend_kit::{CANARY, Cloud, checks, machine};
+use dstack_backend_kit::{CANARY, Cloud, checks, machine, soak};
 use dstack_catalog::{Filter, builtin};
 use dstack_emulator_cloudrift::CloudRift;
 use serde_json::json;
@@ -96,4 +96,10 @@ async fn what_is_removed_before_it_is_listed_is_not_left() {
         (cloud, subject)
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let cloud = cloud();
+    soak(&cloud, &machine(&cloud).await).await;
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Fault, Subject, checks, container, marks};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Fault, Subject, checks, container, marks, soak};
 use dstack_compute::{ComputeError, Container, Lifecycle, Owner, Volume, VolumeRequest};
 use dstack_emulator_kubernetes::Kubernetes;
 use dstack_model::decode::decode_strict;
@@ -398,4 +398,16 @@ async fn a_cluster_that_is_away_hides_no_other() {
     cloud.region = Some("beta");
     let there = container(&cloud).await;
     checks::a_place_away(&cloud, &[here, there], "192.0.2.2").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_volumes() {
+    let (cloud, subject) = one_volume().await;
+    soak(&cloud, &subject).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, group, reference_python, run,
-    served, volume,
+    served, soak, volume,
 };
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::{
@@ -493,4 +493,22 @@ async fn what_is_removed_before_it_is_listed_is_not_left() {
     checks::removed_before_listed(one_container).await;
     checks::removed_before_listed(one_group).await;
     checks::removed_before_listed(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_groups() {
+    let (cloud, subject) = one_group().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_volumes() {
+    let (cloud, subject) = one_volume().await;
+    soak(&cloud, &subject).await;
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, EmulatedTransport, Emulator, Exchange, Faults, Subject, checks, env,
+    CANARY, Cloud, EmulatedTransport, Emulator, Exchange, Faults, Subject, checks, env, soak,
 };
 use dstack_backend_kit::{Driver, container as any_container, group};
 use dstack_backend_slurm::{LoginError, LoginNode, LoginNodes, Output, kind_through};
@@ -400,4 +400,16 @@ async fn a_cluster_that_is_away_hides_no_other() {
     cloud.region = Some("there");
     let there = container(&cloud).await;
     checks::a_place_away(&cloud, &[here, there], "there").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_groups() {
+    let (cloud, subject) = one_group().await;
+    soak(&cloud, &subject).await;
 }
