@@ -13,6 +13,7 @@ type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 const ALL: &[MakeKind] = &[
     dstack_backend_aws::kind,
     dstack_backend_cloudrift::kind,
+    dstack_backend_lambda::kind,
     dstack_backend_kubernetes::kind,
     dstack_backend_runpod::kind,
     dstack_backend_slurm::kind,

@@ -7,6 +7,7 @@ mod aws_others;
 mod cloudrift;
 mod kubernetes;
 mod kubernetes_others;
+mod lambda;
 mod runpod;
 mod slurm;
 mod slurm_real;

@@ -1,0 +1,271 @@
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served,
+};
+use dstack_catalog::{Filter, builtin};
+use dstack_compute::{ComputeError, Sign};
+use dstack_emulator_lambda::{Lambda, Size, Times, USUAL};
+use dstack_model::instances::InstanceAvailability;
+use dstack_units::CpuArchitecture;
+use serde_json::{Value, json};
+
+/// All sizes of the catalogue.
+fn sizes() -> Vec<Size> {
+    static SIZES: LazyLock<Vec<Size>> = LazyLock::new(sizes_of_catalog);
+    SIZES.clone()
+}
+
+fn sizes_of_catalog() -> Vec<Size> {
+    let filter = Filter {
+        provider: Some(vec!["lambdalabs".to_owned()]),
+        allowed_flags: Some(vec!["lambda-arm".to_owned()]),
+        ..Filter::default()
+    };
+    let catalog = builtin();
+    let size = |row: dstack_catalog::Offer<'_>| Size {
+        name: row.instance_name().to_owned(),
+        region: row.location().to_owned(),
+    };
+    catalog.query(&filter).unwrap().map(size).collect()
+}
+
+fn cloud_of(emulator: Lambda) -> Cloud {
+    let config = |key: &str| json!({"type": "lambda", "creds": {"type": "api_key", "api_key": key}});
+    let refused = vec![(config("wrong"), &["creds.api_key"][..])];
+    Cloud::new(
+        Arc::new(emulator),
+        dstack_backend_lambda::kind,
+        config(CANARY),
+        refused,
+    )
+}
+
+fn cloud() -> Cloud {
+    cloud_of(Lambda::new(CANARY, sizes()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_free_is_told_for_each_region() {
+    let all = sizes();
+    let free = all[0].clone();
+    let elsewhere = Size {
+        region: "nowhere-1".to_owned(),
+        ..all.iter().find(|size| size.name != free.name).unwrap().clone()
+    };
+    let cloud = cloud_of(Lambda::new(CANARY, vec![free.clone(), elsewhere]));
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    assert!(offers.len() > 100, "{}", offers.len());
+    let available = offers
+        .iter()
+        .filter(|offer| offer.availability == InstanceAvailability::Available);
+    let places: Vec<_> = available
+        .map(|offer| (&*offer.instance.name, &*offer.region))
+        .collect();
+    assert_eq!(places, [(&*free.name, &*free.region)]);
+    let arm = |offer: &&dstack_model::offers::InstanceOfferWithAvailability| {
+        offer.instance.resources.cpu_arch == Some(CpuArchitecture::Arm)
+    };
+    assert!(
+        offers
+            .iter()
+            .filter(arm)
+            .all(|offer| offer.instance.name.contains("gh200"))
+    );
+    assert!(offers.iter().any(|offer| arm(&offer)), "no GH200");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_lives_and_ends() {
+    let cloud = cloud();
+    checks::whole_life(&cloud, &machine(&cloud).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let cloud = cloud();
+    checks::sold_out(&cloud, &machine(&cloud).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_told_apart() {
+    for (status, code) in [
+        (400, "global/quota-exceeded"),
+        (403, "global/invalid-address"),
+        (403, "global/account-inactive"),
+        (400, "global/invalid-parameters"),
+    ] {
+        let emulator = Lambda::new(CANARY, sizes());
+        emulator.refuse_launches(status, code);
+        let cloud = cloud_of(emulator);
+        let subject = machine(&cloud).await;
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        let is_expected = match code {
+            "global/quota-exceeded" => matches!(error, ComputeError::NoQuota(_)),
+            "global/account-inactive" => matches!(error, ComputeError::Credentials(_)),
+            _ => matches!(error, ComputeError::Refused(_)),
+        };
+        assert!(is_expected, "{code}: {error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let cloud = cloud();
+    checks::loss(&cloud, &machine(&cloud).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_machine_is_waited_for() {
+    let emulator = Lambda::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone());
+    let subject = machine(&cloud).await;
+    let driver = Driver::new(&cloud);
+    let making = driver.make(&subject);
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        emulator.tell_all(Some("unhealthy"));
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        emulator.tell_all(None);
+    };
+    let (place, ()) = tokio::join!(making, meanwhile);
+    let known = subject.known(Some(place.unwrap()));
+    emulator.tell_all(Some("unhealthy"));
+    let backend = cloud.open();
+    let signs = backend
+        .machines()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await;
+    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    driver.remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_account_has_is_used() {
+    let emulator = Lambda::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone());
+    let mut subject = machine(&cloud).await;
+    let other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOtherOtherOtherOtherOtherOtherOtherOtherOt";
+    subject.want.authorized_keys.push(other.to_owned());
+    let project = subject.want.authorized_keys[0].clone();
+    emulator.add_key("laptop", other);
+    emulator.add_key(
+        "mine",
+        &format!("{} of mine", project.trim_end_matches(" dstack")),
+    );
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(emulator.key_names(), ["laptop", "mine"]);
+    let user_data = emulator.user_data().remove(0);
+    let config: Value = serde_json::from_str(user_data.strip_prefix("#cloud-config\n").unwrap()).unwrap();
+    assert_eq!(config["ssh_authorized_keys"], json!([project, other]));
+}
+
+/// The API takes one request a second, and one launch in twelve.
+#[tokio::test(start_paused = true)]
+async fn requests_are_as_far_apart_as_the_api_wants() {
+    let emulator = Lambda::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone());
+    let subject = machine(&cloud).await;
+    let times = Times {
+        request_interval: Duration::from_secs(1),
+        ..USUAL
+    };
+    let strict = Lambda::with_times(CANARY, sizes(), times);
+    let cloud = cloud_of(strict.clone());
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(*driver.errors.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(
+        (strict.ledger().count(), strict.ledger().alive()),
+        (1, Vec::new())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_register_a_key_at_once_share_it() {
+    let emulator = Lambda::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone());
+    let subjects = [machine(&cloud).await, machine(&cloud).await];
+    let drivers = [Driver::new(&cloud), Driver::new(&cloud)];
+    let (one, other) = tokio::join!(drivers[0].make(&subjects[0]), drivers[1].make(&subjects[1]));
+    assert_ne!(one.unwrap().instance_id, other.unwrap().instance_id);
+    assert_eq!(emulator.key_names().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_nothing_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_machine).await;
+}
+
+async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_machine() {
+    checks::another_attempt(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_machine).await;
+}
+
+/// The reference's own code against this cloud: `reference.py` makes a machine, waits for it and removes it.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let times = Times {
+        boots: Duration::from_millis(100),
+        ends: Duration::from_millis(100),
+        shown: Duration::ZERO,
+        launch_interval: Duration::ZERO,
+        request_interval: Duration::ZERO,
+    };
+    let emulator = Lambda::with_times(CANARY, sizes(), times);
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../lambda/emulator/reference.py");
+    let size = &sizes()[0];
+    let (status, text) = run(&python, &[script, &url, CANARY, &size.name, &size.region]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().alive(), []);
+    assert_eq!(emulator.ledger().count(), 2);
+    assert_eq!(emulator.key_names().len(), 1);
+}
