@@ -14,6 +14,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_aws::kind,
     dstack_backend_cloudrift::kind,
     dstack_backend_lambda::kind,
+    dstack_backend_digitalocean::kind,
+    dstack_backend_digitalocean::amd_kind,
     dstack_backend_kubernetes::kind,
     dstack_backend_runpod::kind,
     dstack_backend_slurm::kind,

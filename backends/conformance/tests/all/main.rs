@@ -5,6 +5,7 @@
 mod aws;
 mod aws_others;
 mod cloudrift;
+mod digitalocean;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;
