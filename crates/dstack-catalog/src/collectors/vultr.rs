@@ -73,17 +73,31 @@ impl OnlineProvider for VultrCollector {
             async { Ok(self.dedicated_locations().await) },
         )
         .map_err(error)?;
-        let mut items = Vec::new();
-        for plan in metal.list("plans_metal") {
-            items.extend(in_each(plan, None, bare_metal_plan(plan)));
-        }
-        for plan in others.list("plans") {
-            items.extend(in_each(plan, dedicated.as_ref(), instance_plan(plan)));
-        }
-        items.retain(|item| item.price > 0.0); // the free tier would stand before everything else
-        sort_by_price(&mut items);
-        Ok(items)
+        Ok(items(
+            metal.list("plans_metal"),
+            others.list("plans"),
+            dedicated.as_ref(),
+        ))
     }
+}
+
+/// Offers of plans as the API lists them, the cheapest first. Regions of dedicated GPU plans are those of `dedicated`, by plan; `None`:
+/// those that the list has.
+pub fn items(
+    metal: &[Value],
+    others: &[Value],
+    dedicated: Option<&BTreeMap<String, Vec<String>>>,
+) -> Vec<Item> {
+    let mut items = Vec::new();
+    for plan in metal {
+        items.extend(in_each(plan, None, bare_metal_plan(plan)));
+    }
+    for plan in others {
+        items.extend(in_each(plan, dedicated, instance_plan(plan)));
+    }
+    items.retain(|item| item.price > 0.0); // the free tier would stand before everything else
+    sort_by_price(&mut items);
+    items
 }
 
 impl VultrCollector {
