@@ -12,3 +12,4 @@ mod lambda;
 mod runpod;
 mod slurm;
 mod slurm_real;
+mod vultr;

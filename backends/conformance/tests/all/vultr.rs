@@ -1,0 +1,296 @@
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served,
+};
+use dstack_compute::{Call, ComputeError, Journal, Machine, Step};
+use dstack_emulator_vultr::{Pace, Vultr};
+use dstack_model::decode::decode_strict;
+use dstack_model::offers::InstanceOfferWithAvailability as Offer;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+/// A region with bare metal only.
+const METAL: &str = "ord";
+
+/// A cloud of which things are made in one region.
+fn cloud_in(region: &'static str) -> (Arc<Vultr>, Cloud) {
+    let emulator = Arc::new(Vultr::new(CANARY));
+    let config = |key: &str| json!({"type": "vultr", "creds": {"type": "api_key", "api_key": key}});
+    let refused = vec![(config("wrong"), &["creds.api_key"][..])];
+    let mut cloud = Cloud::new(
+        Arc::<Vultr>::clone(&emulator),
+        dstack_backend_vultr::kind,
+        config(CANARY),
+        refused,
+    );
+    cloud.region = Some(region);
+    (emulator, cloud)
+}
+
+fn cloud() -> Cloud {
+    cloud_in("ewr").1
+}
+
+async fn one_vm() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_of_metal() -> (Cloud, Subject<Machine>) {
+    let (_, cloud) = cloud_in(METAL);
+    let subject = machine(&cloud).await;
+    assert!(subject.want.offer.instance.name.starts_with("vbm-"));
+    (cloud, subject)
+}
+
+/// One of each kind.
+async fn both(cloud: &mut Cloud) -> [Subject<Machine>; 2] {
+    let vm = machine(cloud).await;
+    cloud.region = Some(METAL);
+    [vm, machine(cloud).await]
+}
+
+async fn offers_for(cloud: &Cloud, resources: &Value) -> Vec<Offer> {
+    let resources = json!({"resources": resources});
+    let requirements: Requirements = decode_strict(&resources).unwrap();
+    cloud.open().offers(&requirements).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_lives_and_ends() {
+    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
+        checks::whole_life(&cloud, &subject).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
+        checks::sold_out(&cloud, &subject).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
+        checks::loss(&cloud, &subject).await;
+    }
+}
+
+/// Each kind has a list of its own.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_away_says_nothing() {
+    let mut cloud = cloud();
+    let subjects = both(&mut cloud).await;
+    checks::a_place_away(&cloud, &subjects, "bare-metals").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_nothing_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_vm).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_bare_metal_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_of_metal).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_machine() {
+    checks::another_attempt(one_vm).await;
+    checks::another_attempt(one_of_metal).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let mut cloud = cloud();
+        let mut subjects = vec![machine(&cloud).await];
+        subjects.extend(both(&mut cloud).await);
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_vm).await;
+    checks::left_behind(one_of_metal).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_vm).await;
+    checks::removed_before_listed(one_of_metal).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_used_is_not_offered() {
+    let cloud = cloud();
+    let all = offers_for(
+        &cloud,
+        &json!({"cpu": "1..", "memory": "0.1GB..", "disk": "1GB..", "gpu": "0.."}),
+    )
+    .await;
+    let names: Vec<(&str, &str)> = all
+        .iter()
+        .map(|offer| (offer.instance.name.as_str(), &*offer.region))
+        .collect();
+    // Without: free, on hold, of ARM, without VPC. With one GPU that came later, and dedicated ones where this account has them.
+    assert_eq!(
+        names,
+        [
+            ("vc2-1c-1gb", "ewr"),
+            ("vc2-1c-1gb", "ams"),
+            ("vcg-a16-2c-16g-4vram", "ewr"),
+            ("voc-c-8c-16gb-150s-amd", "ewr"),
+            ("vbm-24c-256gb-amd", "ord"),
+            ("vcg-a100-12c-120g-80vram", "ewr"),
+            ("vcg-a100-12c-120g-80vram", "ams"),
+            ("vcg-h200-24c-240g-282vram", "ams"),
+            ("vbm-112c-2048gb-8-h100-gpu", "ord"),
+            ("vcg-a100-96c-960g-640vram", "ewr"),
+        ]
+    );
+    let gpus = offers_for(&cloud, &json!({"gpu": "A16:4GB", "disk": "10GB.."})).await;
+    assert_eq!(gpus[0].instance.resources.gpus.len(), 1, "a slice is one GPU");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regions_that_are_configured_are_the_only_ones() {
+    let mut cloud = cloud();
+    for (regions, expected) in [
+        (json!(["ord"]), vec!["ord"]),
+        (json!([]), vec!["ams", "ewr", "ord"]),
+    ] {
+        cloud.config["regions"] = regions;
+        let offers = offers_for(&cloud, &json!({"memory": "1GB..", "disk": "1GB..", "cpu": "1.."})).await;
+        let mut found: Vec<String> = offers.iter().map(|offer| offer.region.to_string()).collect();
+        found.sort();
+        found.dedup();
+        assert_eq!(found, expected);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Notes(Mutex<Value>);
+
+#[async_trait]
+impl Journal for Notes {
+    async fn keep(&self, notes: &Value) -> Result<(), String> {
+        *self.0.lock().unwrap() = notes.clone();
+        Ok(())
+    }
+}
+
+/// Nodes of one cluster, made at the same time: the same network, whose other machines get through their firewall.
+#[tokio::test(start_paused = true)]
+async fn nodes_share_a_network() {
+    let (emulator, cloud) = cloud_in("ewr");
+    emulator.lag(Duration::from_secs(30));
+    let (backend, nodes) = (cloud.open(), [machine(&cloud).await, machine(&cloud).await]);
+    let made = async |node: &Subject<Machine>| {
+        let notes = Notes::default();
+        loop {
+            let noted = notes.0.lock().unwrap().clone();
+            let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
+            match backend
+                .machines()
+                .unwrap()
+                .ensure(&node.want, &call)
+                .await
+                .unwrap()
+            {
+                Step::Ready(place) => return place,
+                Step::Underway { again, .. } => tokio::time::sleep(again).await,
+            }
+        }
+    };
+    let (one, other) = tokio::join!(made(&nodes[0]), made(&nodes[1]));
+    assert!(one.internal_ip.is_some() && one.internal_ip != other.internal_ip);
+    let asked = emulator.asked();
+    assert_eq!(asked[0]["attach_vpc"], asked[1]["attach_vpc"]);
+    assert_eq!(asked[0]["image_id"], "docker");
+    assert_eq!(emulator.networks(), ["dstack-vpc-ewr"]);
+    let mut cloud = cloud;
+    let [_, metal] = both(&mut cloud).await;
+    let metal = Driver::new(&cloud).make(&metal).await.unwrap();
+    assert!(metal.internal_ip.is_some(), "told by another call");
+    assert_eq!(metal.backend_data.unwrap(), r#"{"plan_type":"bare-metal"}"#);
+    assert_eq!(emulator.networks(), ["dstack-vpc-ewr", "dstack-vpc-ord"]);
+    assert!(cloud.kind.capabilities().multinode);
+    let timeout = |plan: &str| cloud.kind.provisioning_timeout(plan).as_secs() / 60;
+    assert_eq!((timeout("vc2-1c-1gb"), timeout("vbm-24c-256gb-amd")), (10, 55));
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_gpus_get_the_image_with_drivers() {
+    let (emulator, cloud) = cloud_in("ewr");
+    let mut subject = machine(&cloud).await;
+    subject.want.offer = offers_for(&cloud, &json!({"gpu": "A100:1"})).await.remove(0);
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(emulator.asked()[0]["os_id"], 1743);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_account_may_not_have_is_told_from_what_is_sold_out() {
+    let (emulator, cloud) = cloud_in("ewr");
+    emulator.set_limit(0);
+    let error = Driver::new(&cloud)
+        .make(&machine(&cloud).await)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_does_not_start_is_ended() {
+    let (emulator, cloud) = cloud_in("ewr");
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    let failing = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        emulator.fail_all();
+    };
+    let (made, ()) = tokio::join!(driver.make(&subject), failing);
+    assert!(matches!(made.unwrap_err(), ComputeError::Broken(_)));
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// The reference's own code against this cloud: `reference.py` asks for offers, makes, waits for and removes one machine of each kind.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    // It reads first pages only, and needs an address in the VPC in the machine itself.
+    let pace = Pace {
+        starts: Duration::from_millis(300),
+        metal_starts: Duration::from_millis(300),
+        page: 500,
+    };
+    let emulator = Vultr::with_pace(CANARY, pace);
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../vultr/emulator/reference.py");
+    let (status, text) = run(&python, &[script, &url, CANARY]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().alive(), []);
+    assert_eq!(emulator.ledger().count(), 3);
+}
