@@ -122,7 +122,7 @@ pub const fn provider(backend: BackendType) -> &'static str {
 }
 
 /// The filter of requirements; disks are left to [`DiskSize`].
-fn filter(requirements: &Requirements) -> Filter {
+pub fn filter(requirements: &Requirements) -> Filter {
     let resources = &requirements.resources;
     let base = Filter {
         allowed_flags: Some(FLAGS.iter().map(|flag| (*flag).to_owned()).collect()),

@@ -92,26 +92,13 @@ impl DaytonaCollector {
         self.http.json(request).await.map_err(failed)
     }
 
-    async fn capacity(&self, key: &Secret) -> Result<Capacity, CollectError> {
+    async fn capacity(&self, key: &Secret) -> Result<Value, CollectError> {
         let organization = self
             .organization
             .get_or_try_init(|| self.organization(key))
             .await?;
         let url = format!("{}/organizations/{organization}/gpu-capacity", self.api_url);
-        let answer = self.get(&url, Some(key)).await?;
-        let Some(rows) = answer.at("capacity").as_array() else {
-            return Err(CollectError::unexpected(Provider::Daytona, "no list `capacity`"));
-        };
-        let count = |row: &Value, name: &str| row.int(name).filter(|count| *count >= 0);
-        rows.iter()
-            .map(|row| {
-                let counts = count(row, "availableOnDemand").zip(count(row, "availableSpot"));
-                Some((row.text("gpuType")?.to_owned(), counts?))
-            })
-            .collect::<Option<_>>()
-            .ok_or_else(|| {
-                CollectError::unexpected(Provider::Daytona, "an entry of `capacity` is incomplete")
-            })
+        self.get(&url, Some(key)).await
     }
 
     async fn organization(&self, key: &Secret) -> Result<String, CollectError> {
@@ -123,17 +110,8 @@ impl DaytonaCollector {
             .ok_or_else(|| CollectError::unexpected(Provider::Daytona, "no `organizationId` of the API key"))
     }
 
-    async fn regions(&self) -> Result<Vec<String>, CollectError> {
-        let answer = self
-            .get(&format!("{}/shared-regions", self.api_url), None)
-            .await?;
-        let ids = answer.as_array().and_then(|regions| {
-            regions
-                .iter()
-                .map(|one| one.text("id").filter(|id| !id.is_empty()).map(str::to_owned))
-                .collect()
-        });
-        ids.ok_or_else(|| CollectError::unexpected(Provider::Daytona, "no list of shared regions"))
+    async fn regions(&self) -> Result<Value, CollectError> {
+        self.get(&format!("{}/shared-regions", self.api_url), None).await
     }
 }
 
@@ -145,26 +123,79 @@ impl OnlineProvider for DaytonaCollector {
 
     async fn offers(&self, filter: &Filter, balance_resources: bool) -> Result<Vec<Item>, CollectError> {
         let pricing = self.get(&self.pricing_url, None).await?;
-        let prices = Prices::read(&pricing)
-            .ok_or_else(|| CollectError::unexpected(Provider::Daytona, "the price list is incomplete"))?;
-        let mut items = Vec::new();
-        if filter.max_gpu_count.is_none_or(|most| most > 0) {
-            let capacity = match &self.key {
-                Some(key) => Some(self.capacity(key).await?),
-                None => None,
-            };
-            items.extend(gpu_offers(&prices, filter, balance_resources, capacity.as_ref()));
-        }
-        if let Some(offer) = cpu_offer(&prices, filter) {
-            let regions = self.regions().await?;
-            items.extend(regions.into_iter().map(|location| Item {
-                location,
-                ..offer.clone()
-            }));
-        }
-        sort_by_price(&mut items);
-        Ok(items)
+        let capacity = match self.key.as_ref().filter(|_| wants_gpus(filter)) {
+            Some(key) => Some(self.capacity(key).await?),
+            None => None,
+        };
+        let regions = match wants_cpus(filter) {
+            true => self.regions().await?,
+            false => json!([]),
+        };
+        items(&pricing, capacity.as_ref(), &regions, filter, balance_resources)
     }
+}
+
+/// Whether an offer with GPUs may match.
+fn wants_gpus(filter: &Filter) -> bool {
+    filter.max_gpu_count.is_none_or(|most| most > 0)
+}
+
+/// Whether an offer without GPUs may match.
+fn wants_cpus(filter: &Filter) -> bool {
+    filter.min_gpu_count.is_none_or(|least| least <= 0)
+}
+
+/// The offers that fit a filter, the cheapest first, of what the vendor answers: prices, free GPUs (`None`: not known), shared regions.
+///
+/// # Errors
+/// An answer is not what the vendor is known to send.
+pub fn items(
+    pricing: &Value,
+    capacity: Option<&Value>,
+    regions: &Value,
+    filter: &Filter,
+    balance_resources: bool,
+) -> Result<Vec<Item>, CollectError> {
+    let prices = Prices::read(pricing)
+        .ok_or_else(|| CollectError::unexpected(Provider::Daytona, "the price list is incomplete"))?;
+    let mut items = Vec::new();
+    if wants_gpus(filter) {
+        let capacity = capacity.map(read_capacity).transpose()?;
+        items.extend(gpu_offers(&prices, filter, balance_resources, capacity.as_ref()));
+    }
+    if let Some(offer) = cpu_offer(&prices, filter) {
+        let regions = read_regions(regions)?;
+        items.extend(regions.into_iter().map(|location| Item {
+            location,
+            ..offer.clone()
+        }));
+    }
+    sort_by_price(&mut items);
+    Ok(items)
+}
+
+fn read_capacity(answer: &Value) -> Result<Capacity, CollectError> {
+    let Some(rows) = answer.at("capacity").as_array() else {
+        return Err(CollectError::unexpected(Provider::Daytona, "no list `capacity`"));
+    };
+    let count = |row: &Value, name: &str| row.int(name).filter(|count| *count >= 0);
+    rows.iter()
+        .map(|row| {
+            let counts = count(row, "availableOnDemand").zip(count(row, "availableSpot"));
+            Some((row.text("gpuType")?.to_owned(), counts?))
+        })
+        .collect::<Option<_>>()
+        .ok_or_else(|| CollectError::unexpected(Provider::Daytona, "an entry of `capacity` is incomplete"))
+}
+
+fn read_regions(answer: &Value) -> Result<Vec<String>, CollectError> {
+    let ids = answer.as_array().and_then(|regions| {
+        regions
+            .iter()
+            .map(|one| one.text("id").filter(|id| !id.is_empty()).map(str::to_owned))
+            .collect()
+    });
+    ids.ok_or_else(|| CollectError::unexpected(Provider::Daytona, "no list of shared regions"))
 }
 
 /// USD per hour of one unit.
@@ -306,8 +337,8 @@ fn gpu_offer(
 /// The CPU sandbox that fits the request, without its place. Whether it matches is judged with all others.
 fn cpu_offer(prices: &Prices<'_>, filter: &Filter) -> Option<Item> {
     let sizes = Sizes::fit(filter, [1.0, 1.0, 3.0], [f64::INFINITY; 3])?;
-    if filter.min_gpu_count.is_some_and(|least| least > 0) {
-        return None; // saves asking for the regions
+    if !wants_cpus(filter) {
+        return None;
     }
     Some(Item {
         price: round_to(sizes.price(prices.on_demand), 6),

@@ -36,13 +36,21 @@ impl OnlineProvider for LiumCollector {
             .get_json(&self.url)
             .await
             .map_err(CollectError::http(Provider::Lium))?;
-        let Some(nodes) = answer.at("nodes").as_array() else {
-            return Err(CollectError::unexpected(Provider::Lium, "no list `nodes`"));
-        };
-        let mut items: Vec<Item> = nodes.iter().flat_map(node_offers).collect();
-        sort_by_price(&mut items);
-        Ok(items)
+        items(&answer)
     }
+}
+
+/// The offers of the feed, the cheapest first.
+///
+/// # Errors
+/// It is not what the feed is known to be.
+pub fn items(feed: &Value) -> Result<Vec<Item>, CollectError> {
+    let Some(nodes) = feed.at("nodes").as_array() else {
+        return Err(CollectError::unexpected(Provider::Lium, "no list `nodes`"));
+    };
+    let mut items: Vec<Item> = nodes.iter().flat_map(node_offers).collect();
+    sort_by_price(&mut items);
+    Ok(items)
 }
 
 /// A number, or a text that is one.

@@ -18,17 +18,24 @@ pub const BUNDLES_URL: &str = "https://console.vast.ai/api/v0/bundles/";
 /// Field → operator (`lt`, `lte`, `eq`, `gte`, `gt`) → value.
 pub type Constraints = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// Asks Vast.ai for offers.
+/// What is searched for, besides what a filter says.
 #[derive(Debug)]
-pub struct VastaiCollector {
-    /// Where the search is.
-    pub url: String,
+pub struct Search {
     /// Constraints of the caller, merged with those of the filter: the stricter counts.
     pub extra: Constraints,
     /// Also hosts outside data centres.
     pub community_cloud: bool,
     /// Ranking: field and direction.
     pub order: Vec<(String, String)>,
+}
+
+/// Asks Vast.ai for offers.
+#[derive(Debug)]
+pub struct VastaiCollector {
+    /// Where the search is.
+    pub url: String,
+    /// What is searched for.
+    pub search: Search,
     /// For the request.
     pub http: Arc<Http>,
 }
@@ -38,14 +45,55 @@ impl VastaiCollector {
     pub fn new(http: Arc<Http>) -> Self {
         Self {
             url: BUNDLES_URL.to_owned(),
-            extra: Constraints::new(),
-            community_cloud: true,
-            order: vec![("score".to_owned(), "desc".to_owned())],
+            search: Search::default(),
             http,
         }
     }
+}
 
-    /// The body of the search.
+impl Default for Search {
+    /// The whole marketplace, best score first.
+    fn default() -> Self {
+        Self {
+            extra: Constraints::new(),
+            community_cloud: true,
+            order: vec![("score".to_owned(), "desc".to_owned())],
+        }
+    }
+}
+
+impl Search {
+    /// The body of the request.
+    pub fn body(&self, filter: &Filter) -> Value {
+        let (constraints, unmapped) = self.constraints(filter);
+        let mut body: Map<String, Value> = constraints
+            .iter()
+            .map(|(field, ops)| (field.clone(), json!(ops)))
+            .collect();
+        if unmapped {
+            // No name of the marketplace is known: take many and filter here.
+            body.insert("limit".to_owned(), json!(3000));
+        }
+        body.insert("order".to_owned(), json!(self.order));
+        Value::Object(body)
+    }
+
+    /// The offers of the answer, in its order.
+    ///
+    /// # Errors
+    /// It is not what the marketplace is known to send.
+    pub fn items(&self, filter: &Filter, answer: &Value) -> Result<Vec<Item>, CollectError> {
+        let (constraints, _) = self.constraints(filter);
+        let Some(offers) = answer.at("offers").as_array() else {
+            return Err(CollectError::unexpected(Provider::Vastai, "no list `offers`"));
+        };
+        let accepted = offers.iter().filter(|offer| satisfies(offer, &constraints));
+        Ok(accepted
+            .filter_map(|offer| variants(offer, filter))
+            .flatten()
+            .collect())
+    }
+
     fn constraints(&self, filter: &Filter) -> (Constraints, bool) {
         let mut all = Constraints::new();
         let mut set = |field: &str, op: &str, value: Value| {
@@ -130,29 +178,12 @@ impl OnlineProvider for VastaiCollector {
     }
 
     async fn offers(&self, filter: &Filter, _: bool) -> Result<Vec<Item>, CollectError> {
-        let (constraints, unmapped) = self.constraints(filter);
-        let mut body: Map<String, Value> = constraints
-            .iter()
-            .map(|(field, ops)| (field.clone(), json!(ops)))
-            .collect();
-        if unmapped {
-            // No name of the marketplace is known: take many and filter here.
-            body.insert("limit".to_owned(), json!(3000));
-        }
-        body.insert("order".to_owned(), json!(self.order));
         let answer: Value = self
             .http
-            .post_json(&self.url, &Value::Object(body))
+            .post_json(&self.url, &self.search.body(filter))
             .await
             .map_err(CollectError::http(Provider::Vastai))?;
-        let Some(offers) = answer.at("offers").as_array() else {
-            return Err(CollectError::unexpected(Provider::Vastai, "no list `offers`"));
-        };
-        let accepted = offers.iter().filter(|offer| satisfies(offer, &constraints));
-        Ok(accepted
-            .filter_map(|offer| variants(offer, filter))
-            .flatten()
-            .collect())
+        self.search.items(filter, &answer)
     }
 }
 

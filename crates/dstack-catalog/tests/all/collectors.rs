@@ -303,7 +303,7 @@ async fn vastai_is_asked() {
             "order": [["score", "desc"]],
         })
     );
-    collector.extra =
+    collector.search.extra =
         serde_json::from_str(r#"{"num_gpus": {"gte": 2}, "reliability2": {"gte": 0.9}}"#).unwrap();
     collector
         .offers(
