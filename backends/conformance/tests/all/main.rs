@@ -13,3 +13,4 @@ mod runpod;
 mod slurm;
 mod slurm_real;
 mod vultr;
+mod vastai;

@@ -1,0 +1,353 @@
+//! The life of a container: a contract, which is named by its label.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_backend::{Made, compute_error};
+use dstack_compute::{
+    CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
+    Owned, OwnedKind, OwnedMark, Removal, Sign, Step,
+};
+use dstack_http::ApiError;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::JobProvisioningData;
+use dstack_units::Time;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::VastAi;
+use crate::client::Instance;
+use crate::requests::{Outcome, outcome, rent_request};
+
+const CONTRACT: &str = "contract";
+
+/// Longest label. The vendor names no limit; dstack 0.22.5 uses as many characters.
+const NAME_LENGTH: usize = 60;
+
+/// The user that is asked for.
+const USER: &str = "root";
+
+/// Pause while the image is pulled. The vendor wants no more than a call in two seconds.
+const STARTS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pause while a contract is being ended.
+const ENDS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What a host says of a container that it cannot start.
+const NOT_STARTED: &str = "OCI runtime create failed:";
+
+/// What is noted of a contract.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Contract {
+    made: Made,
+    /// It was made, and does not start; why.
+    #[serde(default)]
+    refused: Option<String>,
+}
+
+fn told<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
+    answer.map_err(|error| compute_error(&error))
+}
+
+#[async_trait]
+impl Lifecycle<Container> for VastAi {
+    async fn ensure(
+        &self,
+        want: &ContainerRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let name = want.marks.name(NAME_LENGTH);
+        let body = rent_request(want, &name)?;
+        let rent = || self.rent(&want.offer.instance.name, &body, call);
+        let find = || self.find(&name, call);
+        let contract: Contract = call.make(CONTRACT, LISTED_WITHIN, rent, find).await?;
+        if let Some(why) = contract.refused {
+            return Err(ComputeError::NoCapacity(why));
+        }
+        let waiting = |doing: &str| Step::Underway {
+            seen: None,
+            doing: doing.to_owned(),
+            again: STARTS_INTERVAL,
+        };
+        let Some(instance) = told(self.client.instance(&contract.made.id).await)? else {
+            return match contract.made.is_new(call) {
+                true => Ok(waiting("the instance is listed")),
+                false => Err(ComputeError::Broken(
+                    "Vast.ai does not have the instance any more".to_owned(),
+                )),
+            };
+        };
+        if let Some(end) = end_of(&instance) {
+            return Err(ComputeError::Broken(end));
+        }
+        Ok(match address(&instance) {
+            Some((hostname, port)) => Step::Ready(place(&want.offer, contract.made.id, hostname, port)),
+            None => waiting(stage_of(&instance)),
+        })
+    }
+
+    async fn look(
+        &self,
+        known: &[Known<Container>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        let listed = told(self.client.instances().await)?;
+        let listed: HashMap<String, Instance> = listed
+            .into_iter()
+            .map(|instance| (instance.id.to_string(), instance))
+            .collect();
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            // Lists change while their pages are read.
+            let sign = match listed.get(&place.instance_id) {
+                Some(instance) => Some(sign_of(place, instance)),
+                None => match self.client.instance(&place.instance_id).await {
+                    Ok(Some(instance)) => Some(sign_of(place, &instance)),
+                    Ok(None) => Some(Sign::Lost(
+                        "Vast.ai does not have the instance any more".to_owned(),
+                    )),
+                    // Of the others it is told how they are.
+                    Err(error) => {
+                        tracing::debug!(instance.id = place.instance_id, %error, "Vast.ai does not tell how it is");
+                        None
+                    }
+                },
+            };
+            signs.push(sign);
+        }
+        Ok(signs)
+    }
+
+    async fn remove(&self, known: &Known<Container>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let name = known.marks.name(NAME_LENGTH);
+        let place = known.place.as_ref();
+        let contract = place.map(|place| Contract {
+            made: Made::long_ago(place.instance_id.clone()),
+            refused: None,
+        });
+        let find = || self.find(&name, call);
+        let delete = async |contract: Contract| {
+            let told = self.destroy(&contract.made.id).await?;
+            Ok(contract.made.removal(call, told, ENDS_INTERVAL))
+        };
+        call.unmake(CONTRACT, contract, LISTED_WITHIN, find, delete).await
+    }
+}
+
+impl VastAi {
+    async fn rent(&self, offer: &str, body: &Value, call: &Call<'_>) -> Result<Contract, ComputeError> {
+        // It becomes a part of a path.
+        if offer.is_empty() || !offer.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(ComputeError::Refused(format!("{offer} is no offer of Vast.ai")));
+        }
+        let answer = self.client.rent(offer, body).await;
+        self.forget_searches();
+        let (id, refused) = match outcome(answer) {
+            Outcome::Rented(id) => (id, None),
+            Outcome::Stopped(id, why) => (id, Some(why)),
+            Outcome::Refused(error) => return Err(error),
+        };
+        Ok(Contract {
+            made: Made::now(id.to_string(), call),
+            refused,
+        })
+    }
+
+    async fn find(&self, name: &str, call: &Call<'_>) -> Result<Option<Contract>, ComputeError> {
+        let all = told(self.client.instances().await)?;
+        let found = all
+            .into_iter()
+            .find(|instance| instance.label.as_deref() == Some(name));
+        Ok(found.map(|instance| Contract {
+            made: Made::now(instance.id.to_string(), call),
+            refused: None,
+        }))
+    }
+
+    pub(crate) async fn destroy(&self, id: &str) -> Result<Removal, ComputeError> {
+        told(self.client.destroy(id).await)?;
+        Ok(match told(self.client.instance(id).await)? {
+            Some(_) => Removal::Underway { again: ENDS_INTERVAL },
+            None => Removal::Gone,
+        })
+    }
+
+    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
+        let all = told(self.client.instances().await)?;
+        let owned = |instance: Instance| {
+            let name = instance.label?;
+            Some(Owned {
+                kind: OwnedKind::Container,
+                id: instance.id.to_string(),
+                mark: OwnedMark::of_name(&name)?,
+                name,
+                region: String::new(),
+                price: instance.dph_total,
+                made_at: instance.start_date.and_then(time_of),
+            })
+        };
+        Ok(all.into_iter().filter_map(owned).collect())
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // a time of this epoch
+fn time_of(seconds: f64) -> Option<Time> {
+    (seconds > 0.0).then(|| Time::from_millis((seconds * 1000.0) as i64))
+}
+
+/// Why an instance will never work (again). A host that is `offline` may come back.
+fn end_of(instance: &Instance) -> Option<String> {
+    let states = [
+        &instance.cur_state,
+        &instance.intended_status,
+        &instance.next_state,
+    ];
+    let said = instance.status_msg.as_deref().unwrap_or_default().trim();
+    if states.iter().all(|state| state.as_deref() == Some("stopped")) {
+        return Some(match instance.is_bid {
+            true => "Vast.ai has stopped the instance: it was outbid, or the host wants its machine back"
+                .to_owned(),
+            false => "Vast.ai has stopped the instance".to_owned(),
+        });
+    }
+    match instance.actual_status.as_deref() {
+        Some("created") if said.contains(NOT_STARTED) => {
+            Some(format!("the host cannot start the container: {said}"))
+        }
+        Some("exited") => Some("the container has ended on Vast.ai".to_owned()),
+        _ => None,
+    }
+}
+
+/// What is waited for until an instance can be reached.
+fn stage_of(instance: &Instance) -> &'static str {
+    match instance.actual_status.as_deref() {
+        Some("running") => "a port of the container",
+        Some("loading" | "created") => "the image is pulled and the container starts",
+        _ => "the host takes the instance over",
+    }
+}
+
+/// Where the SSH server of a container is reached; `None`: not yet. Ports may come later than the address.
+fn address(instance: &Instance) -> Option<(String, i64)> {
+    if instance.actual_status.as_deref() != Some("running") {
+        return None;
+    }
+    let port = instance.ports.get(format!("{CONTAINER_SSH_PORT}/tcp"))?;
+    let port = port.as_array()?.first()?.get("HostPort")?;
+    let port = port.as_i64().or_else(|| port.as_str()?.parse().ok())?;
+    let host = instance.public_ipaddr.as_deref()?.trim();
+    ((1..=65_535).contains(&port) && !host.is_empty()).then(|| (host.to_owned(), port))
+}
+
+/// How an instance is that was at this place.
+fn sign_of(place: &JobProvisioningData, instance: &Instance) -> Sign<JobProvisioningData> {
+    if let Some(end) = end_of(instance) {
+        return Sign::Lost(end);
+    }
+    match address(instance) {
+        Some((hostname, port))
+            if place.hostname.as_deref() != Some(&hostname) || place.ssh_port != Some(port) =>
+        {
+            Sign::Moved(JobProvisioningData {
+                hostname: Some(hostname),
+                ssh_port: Some(port),
+                ..place.clone()
+            })
+        }
+        _ => Sign::Well,
+    }
+}
+
+fn place(
+    offer: &InstanceOfferWithAvailability,
+    id: String,
+    hostname: String,
+    port: i64,
+) -> JobProvisioningData {
+    JobProvisioningData {
+        backend: offer.backend,
+        base_backend: None,
+        instance_type: (*offer.instance).clone(),
+        instance_id: id,
+        hostname: Some(hostname),
+        internal_ip: None,
+        public_ip_enabled: true,
+        instance_network: None,
+        region: offer.region.to_string(),
+        availability_zone: None,
+        reservation: None,
+        price: offer.price,
+        username: USER.to_owned(),
+        ssh_port: Some(port),
+        dockerized: false,
+        ssh_proxy: None,
+        backend_data: None,
+        gpu_driver: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(more: &Value) -> Instance {
+        let mut value = json!({"id": 27_000_001, "actual_status": "running", "intended_status": "running",
+            "cur_state": "running", "next_state": "running", "label": "dstack-x", "is_bid": false,
+            "status_msg": "success, running dstackai/base", "public_ipaddr": "192.0.2.7\n",
+            "ports": {"10022/tcp": [{"HostIp": "0.0.0.0", "HostPort": "20011"}, {"HostIp": "::", "HostPort": "20011"}]}});
+        for (name, field) in more.as_object().unwrap() {
+            value[name] = field.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn an_instance_is_reached_when_its_port_is_known() {
+        let reached = Some(("192.0.2.7".to_owned(), 20011));
+        let port = |port: Value| json!({"ports": {"10022/tcp": [{"HostPort": port}]}});
+        for (more, expected) in [
+            (json!({}), reached.clone()),
+            (port(json!(20011)), reached),
+            (port(json!("0")), None),
+            (port(json!(null)), None),
+            (json!({"actual_status": "loading"}), None),
+            (json!({"actual_status": null}), None),
+            (json!({"ports": null}), None),
+            (json!({"ports": {}}), None),
+            (json!({"ports": {"10022/tcp": null}}), None),
+            (json!({"ports": {"22/tcp": [{"HostPort": "1"}]}}), None),
+            (json!({"public_ipaddr": " "}), None),
+            (json!({"public_ipaddr": null}), None),
+        ] {
+            assert_eq!(address(&instance(&more)), expected, "{more}");
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_told() {
+        let stopped = json!({"actual_status": "exited", "cur_state": "stopped", "intended_status": "stopped",
+            "next_state": "stopped", "is_bid": true});
+        for (more, over) in [
+            (json!({}), false),
+            (stopped, true),
+            (json!({"actual_status": "exited"}), true),
+            // It starts again.
+            (json!({"actual_status": "created", "cur_state": "stopped"}), false),
+            (json!({"actual_status": "offline"}), false),
+            (
+                json!({"actual_status": "created", "status_msg": "Error: OCI runtime create failed: runc"}),
+                true,
+            ),
+            (json!({"actual_status": "loading", "status_msg": null}), false),
+        ] {
+            assert_eq!(end_of(&instance(&more)).is_some(), over, "{more}");
+        }
+    }
+}
