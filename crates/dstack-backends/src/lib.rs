@@ -18,6 +18,7 @@ const ALL: &[MakeKind] = &[
     dstack_backend_digitalocean::amd_kind,
     dstack_backend_vultr::kind,
     dstack_backend_vastai::kind,
+    dstack_backend_crusoe::kind,
     dstack_backend_kubernetes::kind,
     dstack_backend_runpod::kind,
     dstack_backend_slurm::kind,

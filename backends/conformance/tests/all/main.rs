@@ -6,6 +6,7 @@ mod aws;
 mod aws_others;
 mod cloudrift;
 mod digitalocean;
+mod crusoe;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;

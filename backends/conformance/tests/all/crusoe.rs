@@ -1,0 +1,341 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, placement, reference_python, run, served,
+};
+use dstack_compute::{ComputeError, Machine, Placement, placement_name};
+use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
+use dstack_model::instances::InstanceAvailability;
+use serde_json::{Value, json};
+
+const PROJECT: &str = "ab4a6b00-aa5f-408e-a9fb-ac6de5eb45ab";
+const ACCESS_KEY: &str = "AKEXAMPLE";
+
+/// With InfiniBand and drives of its own.
+const H100: &str = "h100-80gb-sxm-ib.8x";
+
+fn config(access_key: &str, secret_key: &str, more: &Value) -> Value {
+    let mut config = json!({"type": "crusoe", "project_id": PROJECT,
+        "creds": {"type": "access_key", "access_key": access_key, "secret_key": secret_key}});
+    let fields = config.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+    config
+}
+
+fn emulated() -> (Arc<Crusoe>, Cloud) {
+    let emulator = Arc::new(Crusoe::new(ACCESS_KEY, CANARY, PROJECT));
+    let keys = &["creds.access_key", "creds.secret_key"][..];
+    let refused = vec![
+        (config("wrong", CANARY, &json!({})), keys),
+        (config(ACCESS_KEY, "d3Jvbmc", &json!({})), keys),
+        (
+            config(ACCESS_KEY, "no base64", &json!({})),
+            &["creds.secret_key"][..],
+        ),
+        (config("a b", CANARY, &json!({})), &["creds.access_key"]),
+        (
+            config(ACCESS_KEY, CANARY, &json!({"project_id": "another"})),
+            &["project_id"],
+        ),
+        (
+            config(ACCESS_KEY, CANARY, &json!({"regions": [LOCATION, "nowhere"]})),
+            &["regions"],
+        ),
+    ];
+    let good = config(
+        ACCESS_KEY,
+        CANARY,
+        &json!({"regions": [LOCATION, OTHER_LOCATION]}),
+    );
+    let cloud = Cloud::new(emulator.clone(), dstack_backend_crusoe::kind, good, refused);
+    (emulator, cloud)
+}
+
+fn cloud() -> Cloud {
+    emulated().1
+}
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn machine_of(cloud: &Cloud, name: &str) -> Subject<Machine> {
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let mut subject = machine(cloud).await;
+    subject.want.offer = offers
+        .into_iter()
+        .find(|offer| offer.instance.name == name)
+        .unwrap();
+    subject.site = subject.want.offer.region.to_string();
+    subject
+}
+
+async fn one_partition() -> (Cloud, Subject<Placement>) {
+    let cloud = cloud();
+    let subject = placement(&cloud, LOCATION, H100);
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_lives_and_ends() {
+    let (cloud, subject) = one_machine().await;
+    checks::whole_life(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let (cloud, subject) = one_machine().await;
+    checks::sold_out(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let (cloud, subject) = one_machine().await;
+    checks::loss(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_nothing_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_machine() {
+    checks::another_attempt(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let other = Subject {
+            site: OTHER_LOCATION.to_owned(),
+            ..machine(&cloud).await
+        };
+        let subjects = vec![machine(&cloud).await, other, machine(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_lives_and_ends() {
+    let (cloud, subject) = one_partition().await;
+    checks::whole_life(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_partition_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_partition).await;
+    checks::another_attempt(one_partition).await;
+    checks::left_behind(one_partition).await;
+    checks::removed_before_listed(one_partition).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = [LOCATION, OTHER_LOCATION].map(|region| placement(&cloud, region, H100));
+        (cloud, subjects.into())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_free_and_has_a_price_is_offered() {
+    let cloud = cloud();
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let told: Vec<_> = offers
+        .iter()
+        .map(|offer| {
+            let (name, disk) = (
+                offer.instance.name.as_str(),
+                offer.instance.resources.disk.size_mib / 1024,
+            );
+            (name, &*offer.region, offer.price, disk, offer.availability)
+        })
+        .collect();
+    use InstanceAvailability::{Available, NoQuota, Unknown};
+    assert_eq!(
+        told,
+        [
+            ("c1a.8x", LOCATION, 0.32, 50, Available),
+            ("c1a.8x", OTHER_LOCATION, 0.32, 50, Available),
+            ("l40s-48gb.1x", LOCATION, 1.0, 50, Available),
+            ("s1a.20x", LOCATION, 1.8, 4320, Unknown),
+            ("mi300x-192gb-ib.8x", LOCATION, 27.6, 30_720, NoQuota),
+            (H100, LOCATION, 31.2, 30_720, Available),
+        ]
+    );
+    assert_eq!(offers[5].instance.resources.gpus.len(), 8);
+    assert_eq!(offers[5].instance.resources.gpus[0].memory_mib, 80 * 1024);
+    assert_eq!(offers[5].backend_data["disk_gb"], 30_720);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_drives_have_no_data_disk_and_others_the_size_that_is_asked_for() {
+    let (emulator, cloud) = emulated();
+    for (size, image, disks) in [
+        ("c1a.8x", "ubuntu22.04-nvidia-pcie-docker:latest", 1),
+        (H100, "ubuntu22.04-nvidia-sxm-docker:latest", 0),
+        ("mi300x-192gb-ib.8x", "ubuntu-rocm:latest", 0),
+    ] {
+        let mut subject = machine_of(&cloud, size).await;
+        subject
+            .want
+            .authorized_keys
+            .push("ssh-ed25519 AAAASECOND".to_owned());
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        assert_eq!(place.username, "ubuntu");
+        assert_eq!(place.internal_ip.as_deref(), Some("172.27.16.5"));
+        let alive = emulator.ledger().alive();
+        let of = |kind: &str| {
+            let all = alive.iter().filter(|entry| entry.kind == kind);
+            all.map(|entry| entry.name.clone()).collect::<Vec<_>>()
+        };
+        let asked = emulator.asked(&of("machine")[0]).unwrap();
+        assert_eq!(
+            (asked["image"].as_str().unwrap(), of("disk").len()),
+            (image, disks),
+            "{size}"
+        );
+        assert!(asked["startup_script"].as_str().unwrap().contains("AAAASECOND"));
+        for disk in &of("disk") {
+            assert_eq!(emulator.asked(disk).unwrap()["size"], "50GiB");
+        }
+        driver.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(emulator.ledger().alive(), []);
+    }
+}
+
+/// dstack 0.22.5 noted the disk with the machine, and no pieces.
+#[tokio::test(start_paused = true)]
+async fn machines_of_dstack_0_22_5_end_with_their_disks() {
+    let (emulator, cloud) = emulated();
+    let subject = machine(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let known = subject.known(Some(place));
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_over_the_quota_is_told_from_what_is_sold_out() {
+    let (emulator, cloud) = emulated();
+    let subject = machine(&cloud).await;
+    emulator.use_up_quota();
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    assert_eq!(emulator.ledger().alive(), []);
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    assert_eq!(offers[0].availability, InstanceAvailability::NoQuota);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_infiniband_are_in_the_partition_of_their_group() {
+    let (emulator, cloud) = emulated();
+    let (group, driver) = (placement(&cloud, LOCATION, H100), Driver::new(&cloud));
+    let made = driver.make(&group).await.unwrap();
+    let data: Value = serde_json::from_str(made.backend_data.as_deref().unwrap()).unwrap();
+    // The network with the most that are free.
+    assert_eq!(data["ib_network_id"], "1ce839b7-3fab-46f9-8e54-7a6bb4ac1ffd");
+
+    let mut subject = machine_of(&cloud, H100).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    let machines = Driver::new(&cloud);
+    let place = machines.make(&subject).await.unwrap();
+    let name = subject.marks.name(60);
+    let adapters = &emulator.asked(&name).unwrap()["host_channel_adapters"];
+    assert_eq!(*adapters, json!([{"ib_partition_id": data["ib_partition_id"]}]));
+
+    // A partition stays as long as there are machines in it.
+    let backend = cloud.open();
+    let left = backend.inventory().await.unwrap();
+    let partition = left
+        .iter()
+        .find(|owned| owned.id == data["ib_partition_id"])
+        .unwrap();
+    let error = backend.remove_owned(partition).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    machines.remove(&subject.known(Some(place)), &subject).await;
+    driver.remove(&group.known(Some(made)), &group).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_without_infiniband_is_nothing_at_crusoe() {
+    let (emulator, cloud) = emulated();
+    let (group, driver) = (placement(&cloud, LOCATION, "c1a.8x"), Driver::new(&cloud));
+    let made = driver.make(&group).await.unwrap();
+    assert_eq!(emulator.ledger().count(), 0);
+    let name = placement_name(&group.marks);
+    let mut subject = machine(&cloud).await;
+    subject.want.placement_group = Some(name.clone());
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(
+        emulator
+            .asked(&subject.marks.name(60))
+            .unwrap()
+            .get("host_channel_adapters"),
+        None
+    );
+    let mut other = machine_of(&cloud, H100).await;
+    other.want.placement_group = Some(name);
+    let error = Driver::new(&cloud).make(&other).await.unwrap_err();
+    assert!(error.to_string().contains("InfiniBand"), "{error}");
+    driver.remove(&group.known(Some(made)), &group).await;
+
+    let nowhere = placement(&cloud, OTHER_LOCATION, "mi300x-192gb-ib.8x");
+    let error = Driver::new(&cloud).make(&nowhere).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+}
+
+/// The reference's own code against this cloud: `reference.py` makes, waits for and removes machines and a group.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let pace = Duration::from_millis(100);
+    let times = Times {
+        disk: pace,
+        machine: pace,
+        ends: pace,
+    };
+    let emulator = Crusoe::with_times(ACCESS_KEY, CANARY, PROJECT, times);
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../crusoe/emulator/reference.py");
+    let (status, text) = run(&python, &[script, &url, ACCESS_KEY, CANARY, PROJECT]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().count(), 4);
+    assert_eq!(emulator.ledger().alive(), []);
+}
