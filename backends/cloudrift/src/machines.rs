@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, compute_error, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -62,7 +62,7 @@ impl Lifecycle<Machine> for CloudRift {
             return Err(ComputeError::Broken(end));
         }
         Ok(match address(&instance) {
-            Some((hostname, port)) => Step::Ready(place(&want.offer, made.id, hostname, port)),
+            Some((hostname, port)) => Step::Ready(machine_place(&want.offer, made.id, hostname, USER, port)),
             None => starting("the machine starts"),
         })
     }
@@ -250,34 +250,6 @@ fn ssh_port(instance: &Instance) -> Option<i64> {
         // Ports are mapped here, and this one is not yet.
         None if instance.port_mappings.is_some() => None,
         None => Some(SSH_PORT),
-    }
-}
-
-fn place(
-    offer: &InstanceOfferWithAvailability,
-    id: String,
-    hostname: String,
-    port: i64,
-) -> JobProvisioningData {
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
     }
 }
 

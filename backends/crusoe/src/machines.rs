@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, compute_error, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Sign, Step,
 };
@@ -334,25 +334,10 @@ fn place(
     disk: Option<&str>,
 ) -> JobProvisioningData {
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
         internal_ip,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(22),
-        dockerized: true,
-        ssh_proxy: None,
         // The form of dstack 0.22.5.
         backend_data: Some(json!({"data_disk_id": disk}).to_string()),
-        gpu_driver: None,
+        ..machine_place(offer, id, hostname, USER, 22)
     }
 }
 

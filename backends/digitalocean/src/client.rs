@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 /// The most that a page may have.
 const PAGE: &str = "200";
 
+/// More than any account has: an API that never says that a page is the last is not asked for ever.
+const MOST_PAGES: u32 = 500;
+
 const DROPLETS: &str = "v2/droplets";
 const KEYS: &str = "v2/account/keys";
 const PROJECTS: &str = "v2/projects";
@@ -61,11 +64,14 @@ pub(crate) struct DiskInfo {
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct GpuInfo {
+    #[serde(default)]
     pub(crate) count: i64,
     /// Such as `nvidia_h100` or `nvidia_rtx6000_ada`.
+    #[serde(default)]
     pub(crate) model: String,
     /// Of all GPUs together, whatever the description says (640 of eight H100).
-    pub(crate) vram: Amount,
+    #[serde(default)]
+    pub(crate) vram: Option<Amount>,
 }
 
 /// In GiB.
@@ -209,7 +215,7 @@ impl Client {
         let found = self.0.get(&format!("{DROPLETS}/{id}")).send::<OneDroplet>().await;
         match found {
             Ok(found) => Ok(Some(found.droplet)),
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) if says_not_found(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -237,7 +243,7 @@ impl Client {
     pub(crate) async fn delete_droplet(&self, id: &str) -> Result<(), ApiError> {
         let answer = self.0.delete(&format!("{DROPLETS}/{id}")).send_raw().await;
         match answer {
-            Err(error) if error.status() != Some(StatusCode::NOT_FOUND) => Err(error),
+            Err(error) if !says_not_found(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -249,7 +255,7 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<Vec<T>, ApiError> {
         let mut all = Vec::new();
-        for number in 1_u32.. {
+        for number in 1..=MOST_PAGES {
             let ask = self.0.get(path).query("per_page", PAGE);
             let mut ask = ask.query("page", &number.to_string());
             for (name, value) in query {
@@ -259,11 +265,24 @@ impl Client {
             let is_last = page.links.pages.next.is_none() || page.entries.is_empty();
             all.extend(page.entries);
             if is_last {
-                break;
+                return Ok(all);
             }
         }
-        Ok(all)
+        Err(ApiError::Malformed {
+            api: "DigitalOcean".to_owned(),
+            details: format!("{path} has more than {MOST_PAGES} pages"),
+        })
     }
+}
+
+/// The API itself does, not a proxy before it.
+fn says_not_found(error: &ApiError) -> bool {
+    #[derive(Deserialize)]
+    struct Problem {
+        id: String,
+    }
+    let problem: Option<Problem> = serde_json::from_str(error.body()).ok();
+    error.status() == Some(StatusCode::NOT_FOUND) && problem.is_some_and(|problem| problem.id == "not_found")
 }
 
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, cloud_config, compute_error};
+use dstack_backend::{Made, bare_key, cloud_config, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -64,7 +64,7 @@ impl Lifecycle<Machine> for DigitalOcean {
             return Err(ComputeError::Broken(end));
         }
         Ok(match address(&droplet) {
-            Some(hostname) => Step::Ready(place(&want.offer, made.id, hostname)),
+            Some(hostname) => Step::Ready(machine_place(&want.offer, made.id, hostname, USER, SSH_PORT)),
             None => starting("the machine starts"),
         })
     }
@@ -87,7 +87,14 @@ impl Lifecycle<Machine> for DigitalOcean {
             // While others end, a page may begin one entry later than the one before it ended.
             let droplet = match listed {
                 Some(droplet) => Some(droplet.clone()),
-                None => self.droplet(&place.instance_id).await?,
+                None => match self.droplet(&place.instance_id).await {
+                    Ok(found) => found,
+                    // It was not told.
+                    Err(_) => {
+                        signs.push(None);
+                        continue;
+                    }
+                },
             };
             signs.push(Some(match droplet {
                 None => Sign::Lost(self.is_gone()),
@@ -112,7 +119,7 @@ impl Lifecycle<Machine> for DigitalOcean {
 
 impl DigitalOcean {
     async fn create(&self, want: &MachineRequest, name: &str) -> Result<String, ComputeError> {
-        let project = self.project_id().await?;
+        let project = self.project_id().await.map_err(not_asked)?;
         let (image, commands) = image_for(&want.offer);
         let commands: Vec<String> = commands.into_iter().map(str::to_owned).collect();
         let new = NewDroplet {
@@ -120,7 +127,7 @@ impl DigitalOcean {
             region: &want.offer.region,
             size: &want.offer.instance.name,
             image,
-            key: self.key_id(want).await?,
+            key: self.key_id(want).await.map_err(not_asked)?,
             user_data: &cloud_config(&want.authorized_keys, &commands),
             project: project.as_deref(),
         };
@@ -166,10 +173,10 @@ impl DigitalOcean {
     async fn find_key(&self, key: &str) -> Result<Option<i64>, ComputeError> {
         let all = self.client.keys().await;
         let all = all.map_err(|error| compute_error(&error))?;
-        let wanted = without_comment(key);
+        let wanted = bare_key(key);
         let found = all
             .into_iter()
-            .find(|known| without_comment(&known.public_key) == wanted);
+            .find(|known| bare_key(&known.public_key) == wanted);
         Ok(found.map(|known| known.id))
     }
 
@@ -186,16 +193,17 @@ impl DigitalOcean {
     }
 
     pub(crate) async fn terminate(&self, id: &str) -> Result<Removal, ComputeError> {
-        match self.client.delete_droplet(id).await {
-            Ok(()) => {}
-            // Something else is being done to it.
-            Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => {}
+        let refused = match self.client.delete_droplet(id).await {
+            Ok(()) => None,
+            // Mostly, something else is being done to it.
+            Err(error) if error.status() == Some(StatusCode::UNPROCESSABLE_ENTITY) => Some(error),
             Err(error) => return Err(compute_error(&error)),
+        };
+        match (self.droplet(id).await?, refused) {
+            (None, _) => Ok(Removal::Gone),
+            (Some(_), None) => Ok(Removal::Underway { again: ENDS_INTERVAL }),
+            (Some(_), Some(refused)) => Err(ComputeError::InUse(refused.to_string())),
         }
-        Ok(match self.droplet(id).await? {
-            Some(_) => Removal::Underway { again: ENDS_INTERVAL },
-            None => Removal::Gone,
-        })
     }
 
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
@@ -255,6 +263,9 @@ fn not_created(error: &ApiError) -> ComputeError {
     }
 }
 
+/// Longest part of an error that is shown, in bytes.
+const LONGEST_MESSAGE: usize = 600;
+
 /// Errors are `{"id": ..., "message": ...}`.
 fn message(body: &str) -> String {
     let read: Option<serde_json::Value> = serde_json::from_str(body).ok();
@@ -262,7 +273,10 @@ fn message(body: &str) -> String {
         .as_ref()
         .and_then(|read| read.get("message"))
         .and_then(|told| told.as_str());
-    told.unwrap_or(body).trim().to_owned()
+    let told = told.unwrap_or(body).trim();
+    told.get(..told.floor_char_boundary(LONGEST_MESSAGE))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// The address at which it is reached; `None`: not yet.
@@ -270,11 +284,6 @@ fn address(droplet: &Droplet) -> Option<String> {
     let networks = droplet.networks.v4.iter();
     let public = networks.into_iter().find(|network| network.kind == "public")?;
     (droplet.status == Status::Active).then(|| public.ip_address.clone())
-}
-
-/// Type and key of a line of `authorized_keys`.
-fn without_comment(key: &str) -> Vec<&str> {
-    key.split_whitespace().take(2).collect()
 }
 
 /// The image, and what it lacks. Images for NVIDIA GPUs have drivers, Docker and the container toolkit; the vendor has one for
@@ -288,29 +297,6 @@ fn image_for(offer: &InstanceOfferWithAvailability) -> (&'static str, Option<&'s
         }
         (Some(_), 8) => ("gpu-h100x8-base", None),
         (Some(_), _) => ("gpu-h100x1-base", None),
-    }
-}
-
-fn place(offer: &InstanceOfferWithAvailability, id: String, hostname: String) -> JobProvisioningData {
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(SSH_PORT),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
     }
 }
 

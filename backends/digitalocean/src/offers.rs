@@ -61,13 +61,13 @@ fn row(size: &Size) -> Option<Item> {
         disk_size: Some(if disk > 0.0 { disk } else { size.disk }),
         ..Item::new(Provider::Private, &*size.slug, "")
     };
-    match size.gpu_info.as_ref().filter(|gpus| gpus.count > 0) {
+    match &size.gpu_info {
         None => Some(row),
         Some(gpus) => {
-            let (name, vendor) = gpu(&gpus.model)?;
+            let (name, vendor) = gpu(&gpus.model).filter(|_| gpus.count > 0)?;
             Some(Item {
                 gpu_count: gpus.count,
-                gpu_memory: Some(memory_of_one(gpus, &name)),
+                gpu_memory: Some(memory_of_one(gpus, &name)?),
                 gpu_name: Some(name),
                 gpu_vendor: Some(vendor),
                 ..row
@@ -88,13 +88,14 @@ fn gpu(model: &str) -> Option<(String, Vendor)> {
 
 /// The vendor tells of all of them together; should it tell of one some day, that is no more than the model has.
 #[allow(clippy::cast_precision_loss)] // a number of GPUs
-fn memory_of_one(gpus: &GpuInfo, name: &str) -> f64 {
+fn memory_of_one(gpus: &GpuInfo, name: &str) -> Option<f64> {
+    let told = gpus.vram.as_ref()?.amount;
     let most = accelerators::find(name).map(|known| f64::from(known.memory_gib));
-    let is_of_one = most.reduce(f64::max).is_some_and(|most| gpus.vram.amount <= most);
-    match is_of_one {
-        true => gpus.vram.amount,
-        false => gpus.vram.amount / gpus.count as f64,
-    }
+    let is_of_one = most.reduce(f64::max).is_some_and(|most| told <= most);
+    Some(match is_of_one {
+        true => told,
+        false => told / gpus.count as f64,
+    })
 }
 
 #[cfg(test)]
@@ -141,6 +142,13 @@ mod tests {
         assert_eq!(vendor("nvidia_x900"), Some(Vendor::Nvidia));
         assert_eq!(vendor("amd_mi300x"), Some(Vendor::Amd));
         assert_eq!(vendor("somebody_x900"), None, "it cannot be used");
+        for odd in [
+            json!({}),
+            json!({"model": "nvidia_h100", "count": 1}),
+            json!({"model": "nvidia_h100"}),
+        ] {
+            assert_eq!(rows_of(&json!({"gpu_info": odd})), [], "{odd}");
+        }
     }
 
     #[test]

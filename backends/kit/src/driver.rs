@@ -44,10 +44,15 @@ impl Journal for Notes {
 impl<'a> Driver<'a> {
     /// Nothing is noted yet.
     pub fn new(cloud: &'a Cloud) -> Self {
+        Self::with_backend(cloud, cloud.open())
+    }
+
+    /// By a backend that others use too.
+    pub fn with_backend(cloud: &'a Cloud, backend: Arc<dyn Backend>) -> Self {
         Self {
             cloud,
             notes: Notes::default(),
-            backend: Mutex::new(cloud.open()),
+            backend: Mutex::new(backend),
             errors: Mutex::default(),
             longest: Mutex::default(),
             died: Notify::new(),

@@ -26,8 +26,11 @@ const FORGOTTEN_IN: u64 = 20;
 /// Longest time that a thing is used, and that a control plane lives that forgets what it began.
 const LONGEST_USE: Duration = Duration::from_secs(5 * 60);
 
-/// Longest time that what clouds have to sell, and how late they list it, stays as it is.
+/// Longest time that how late clouds list things stays as it is.
 const LONGEST_WEATHER: Duration = Duration::from_secs(20 * 60);
+
+/// Longest time for which nothing is to be had.
+const LONGEST_SOLD_OUT: Duration = Duration::from_secs(3 * 60);
 
 /// When what was made is listed at the latest, within [`LISTED_WITHIN`](dstack_compute::LISTED_WITHIN).
 const LATEST_LISTED: Duration = Duration::from_secs(50);
@@ -154,7 +157,9 @@ impl<R: Resource> Soak<'_, R> {
 
     async fn change_weather(&self) {
         loop {
-            self.cloud.emulator.sell_out(self.random.below(5) == 0);
+            self.cloud.emulator.sell_out(true);
+            tokio::time::sleep(self.at_most(LONGEST_SOLD_OUT)).await;
+            self.cloud.emulator.sell_out(false);
             self.cloud.emulator.lag(self.at_most(LATEST_LISTED));
             tokio::time::sleep(self.at_most(LONGEST_WEATHER)).await;
         }

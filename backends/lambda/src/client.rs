@@ -18,12 +18,17 @@ const BASE: &str = "https://cloud.lambda.ai/api/v1";
 /// From one request to the next: the API takes one a second.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
+/// From one launch to the next.
+const LAUNCH_INTERVAL: Duration = Duration::from_secs(12);
+
 /// The API as one account.
 #[derive(Debug)]
 pub(crate) struct Client {
     api: ApiClient,
     /// When the next request may be sent.
     next: Mutex<Instant>,
+    /// When the next machine may be launched.
+    next_launch: Mutex<Instant>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +65,14 @@ pub(crate) struct Launch<'a> {
     pub(crate) name: &'a str,
     /// For cloud-init.
     pub(crate) user_data: &'a str,
+}
+
+/// Why an instance was not launched, or nobody knows whether it was.
+#[derive(Debug)]
+pub(crate) enum NotLaunched {
+    /// It was not asked for, as others were just before; when it may be.
+    NotYet(Duration),
+    Failed(ApiError),
 }
 
 /// An instance that was launched.
@@ -128,17 +141,21 @@ impl Client {
         Ok(Self {
             api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
             next: Mutex::new(Instant::now()),
+            next_launch: Mutex::new(Instant::now()),
         })
     }
 
     /// Sends a request when it is its turn.
     async fn send<T: DeserializeOwned>(&self, request: ApiRequest<'_>) -> Result<T, ApiError> {
+        self.wait_for_turn().await;
+        let answer: Answer<T> = request.send().await?;
+        Ok(answer.data)
+    }
+
+    async fn wait_for_turn(&self) {
         let mut next = self.next.lock().await;
         sleep_until(*next).await;
         *next = Instant::now() + REQUEST_INTERVAL;
-        drop(next);
-        let answer: Answer<T> = request.send().await?;
-        Ok(answer.data)
     }
 
     /// All types, by name.
@@ -157,13 +174,26 @@ impl Client {
     }
 
     /// The id of the instance.
-    pub(crate) async fn launch(&self, launch: &Launch<'_>) -> Result<Option<String>, ApiError> {
+    pub(crate) async fn launch(&self, launch: &Launch<'_>) -> Result<Option<String>, NotLaunched> {
         #[derive(Deserialize)]
         struct Launched {
             instance_ids: Vec<String>,
         }
+        // Another one that waits to be sent has the next turn.
+        let mut next = self
+            .next_launch
+            .try_lock()
+            .map_err(|_| NotLaunched::NotYet(LAUNCH_INTERVAL))?;
+        let wait = next.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            return Err(NotLaunched::NotYet(wait));
+        }
+        self.wait_for_turn().await;
+        *next = Instant::now() + LAUNCH_INTERVAL;
+        drop(next);
         let request = self.api.post("instance-operations/launch").json(launch);
-        let launched: Launched = self.send(request).await?;
+        let launched = request.send::<Answer<Launched>>().await;
+        let launched = launched.map_err(NotLaunched::Failed)?.data;
         Ok(launched.instance_ids.into_iter().next())
     }
 

@@ -23,13 +23,16 @@ use dstack_compute::{
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
-use client::{Client, TypeInfo};
+use client::{Client, Instance, TypeInfo};
 
 /// How long what can be had is taken for true.
 const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
 
 /// How long old answers serve where there are no new ones.
 const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long the list of instances serves all machines that are being made: the API takes one request a second.
+const LIST_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The kind of backends for Lambda.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -77,6 +80,7 @@ impl CloudKind for LambdaKind {
             client: kind.client(&config)?,
             regions: config.regions,
             types: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
             kind,
         }))
     }
@@ -91,6 +95,8 @@ struct Lambda {
     client: Client,
     /// What there is, by name, with where some are free.
     types: Cached<BTreeMap<String, TypeInfo>>,
+    /// Instances, for machines that are being made.
+    listed: Cached<Vec<Instance>>,
 }
 
 #[async_trait]

@@ -1,18 +1,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, bare_key, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
 };
 use dstack_http::ApiError;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use sha2::{Digest as _, Sha256};
 
 use crate::Lambda;
-use crate::client::{Instance, Launch, Problem, SshKey, Status};
+use crate::client::{Instance, Launch, NotLaunched, Problem, SshKey, Status};
 use crate::user_data::user_data;
 
 /// Longest name of a machine; the API takes 64 characters.
@@ -45,7 +44,7 @@ impl Lifecycle<Machine> for Lambda {
                 || self.find(&name, call),
             )
             .await?;
-        let instance = self.instance(&made.id).await?;
+        let instance = self.instance_being_made(&made.id).await?;
         let underway = |doing: &str| Step::Underway {
             seen: None,
             doing: doing.to_owned(),
@@ -61,7 +60,9 @@ impl Lifecycle<Machine> for Lambda {
             return Err(ComputeError::Broken(end));
         }
         Ok(match (instance.status, instance.ip) {
-            (Status::Active, Some(ip)) => Step::Ready(place(&want.offer, made.id, ip)),
+            (Status::Active, Some(ip)) => {
+                Step::Ready(machine_place(&want.offer, made.id, ip.clone(), USER, SSH_PORT))
+            }
             (Status::Unhealthy, _) => underway("the machine, which Lambda calls unhealthy, is well"),
             _ => underway("the machine boots"),
         })
@@ -100,7 +101,7 @@ impl Lambda {
         let key = want.authorized_keys.first().ok_or_else(|| {
             ComputeError::Refused("Lambda launches no machine without a public key".to_owned())
         })?;
-        let key_name = self.registered_key(key).await.map_err(not_launched)?;
+        let key_name = self.registered_key(key).await.map_err(not_asked)?;
         let launch = Launch {
             region_name: &want.offer.region,
             instance_type_name: &want.offer.instance.name,
@@ -108,8 +109,13 @@ impl Lambda {
             name,
             user_data: &user_data(&want.authorized_keys),
         };
-        let id = self.client.launch(&launch).await;
-        let id = id.map_err(|error| launch_error(&error))?;
+        let id = self.client.launch(&launch).await.map_err(|error| match error {
+            NotLaunched::NotYet(after) => ComputeError::Throttled {
+                after,
+                details: "Lambda launches one machine in 12 seconds".to_owned(),
+            },
+            NotLaunched::Failed(error) => launch_error(&error),
+        })?;
         // It says that it launched something: that is looked for.
         id.ok_or_else(|| ComputeError::Unclear("Lambda names no machine that it launched".to_owned()))
     }
@@ -134,13 +140,22 @@ impl Lambda {
     async fn name_of_key(&self, key: &str) -> Result<Option<String>, ComputeError> {
         let keys = self.client.ssh_keys().await;
         let keys = keys.map_err(|error| compute_error(&error))?;
-        let is_same = |other: &SshKey| without_comment(&other.public_key).eq(without_comment(key));
+        let is_same = |other: &SshKey| bare_key(&other.public_key) == bare_key(key);
         Ok(keys.into_iter().find(is_same).map(|same| same.name))
     }
 
     async fn instances(&self) -> Result<Vec<Instance>, ComputeError> {
         let all = self.client.instances().await;
         all.map_err(|error| compute_error(&error))
+    }
+
+    /// As the last list has it, which all machines share that are being made.
+    async fn instance_being_made(&self, id: &str) -> Result<Option<Instance>, ComputeError> {
+        let listed = self.listed.get(|| self.instances()).await?;
+        match listed.iter().find(|instance| instance.id == id) {
+            Some(instance) => Ok(Some(instance.clone())),
+            None => self.instance(id).await,
+        }
     }
 
     async fn instance(&self, id: &str) -> Result<Option<Instance>, ComputeError> {
@@ -158,7 +173,7 @@ impl Lambda {
 
     pub(crate) async fn terminate(&self, id: &str) -> Result<Removal, ComputeError> {
         let status = self.instance(id).await?.map(|instance| instance.status);
-        if matches!(status, None | Some(Status::Terminated | Status::Preempted)) {
+        if matches!(status, None | Some(Status::Terminated)) {
             return Ok(Removal::Gone);
         }
         if status != Some(Status::Terminating) {
@@ -170,7 +185,7 @@ impl Lambda {
 
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
         let owned = |instance: Instance| {
-            if matches!(instance.status, Status::Terminated | Status::Preempted) {
+            if instance.status == Status::Terminated {
                 return None;
             }
             let name = instance.name?;
@@ -185,14 +200,6 @@ impl Lambda {
             })
         };
         Ok(self.instances().await?.into_iter().filter_map(owned).collect())
-    }
-}
-
-/// Whatever became of the key, no machine was asked for.
-fn not_launched(error: ComputeError) -> ComputeError {
-    match error {
-        ComputeError::Unclear(text) => ComputeError::NotReady(text),
-        definite => definite,
     }
 }
 
@@ -223,40 +230,11 @@ fn gone() -> String {
     "Lambda does not have the machine any more".to_owned()
 }
 
-/// Type and key of a line of `authorized_keys`.
-fn without_comment(key: &str) -> impl Iterator<Item = &str> {
-    key.split_whitespace().take(2)
-}
-
 /// The name that a key gets, the same at each server.
 fn key_name(key: &str) -> String {
-    let text: Vec<&str> = without_comment(key).collect();
-    let digest = hex::encode(Sha256::digest(text.join(" ")));
+    let digest = hex::encode(Sha256::digest(bare_key(key)));
     let digits: String = digest.chars().take(16).collect();
     format!("dstack-{digits}")
-}
-
-fn place(offer: &InstanceOfferWithAvailability, id: String, ip: String) -> JobProvisioningData {
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(ip),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(SSH_PORT),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
-    }
 }
 
 #[cfg(test)]

@@ -8,17 +8,25 @@ const DOCKER_CONFIG: &str = r#"{
 }
 "#;
 
-/// Lambda's image has Docker; the container toolkit may be missing. A host is taken as soon as Docker answers: it does not until then.
-const INSTALL_TOOLKIT: &str = "command -v nvidia-container-runtime-hook || { \
-    systemctl stop docker.socket docker.service; \
-    for i in 1 2 3; do apt-get update && apt-get install -y --no-install-recommends nvidia-container-toolkit && break; sleep 5; done; \
-    systemctl start docker.socket docker.service; }";
+/// Lambda's image has Docker, and may lack the container toolkit: then Docker does not start before it is there, as a host is taken as
+/// soon as Docker answers. This runs before SSH and Docker start.
+const HOLD_DOCKER: &str =
+    "command -v nvidia-container-runtime-hook || systemctl mask --now docker.socket docker.service";
+
+/// Just after the start, the image's own updates may hold the lock, and mirrors may fail.
+const INSTALL_TOOLKIT: &str = "export DEBIAN_FRONTEND=noninteractive; for i in $(seq 10); do \
+    command -v nvidia-container-runtime-hook && break; \
+    apt-get -o DPkg::Lock::Timeout=300 update && \
+    apt-get -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends nvidia-container-toolkit && break; sleep 10; done; \
+    command -v nvidia-container-runtime-hook && systemctl unmask docker.socket docker.service && \
+    systemctl start docker.socket docker.service";
 
 /// What cloud-init does at the first start: these keys may log in as `ubuntu`, and Docker is made ready for GPUs.
 pub(crate) fn user_data(authorized_keys: &[String]) -> String {
     let docker = json!({"path": "/etc/docker/daemon.json", "content": DOCKER_CONFIG});
     let config = json!({
         "ssh_authorized_keys": authorized_keys,
+        "bootcmd": [["sh", "-c", HOLD_DOCKER]],
         "write_files": [docker],
         "runcmd": [["sh", "-c", INSTALL_TOOLKIT]],
     });

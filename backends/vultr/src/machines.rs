@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dstack_backend::{Made, cloud_config, compute_error, look_by_place};
+use dstack_backend::{Made, cloud_config, compute_error, look_by_place, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -287,27 +287,11 @@ fn place(
     hostname: String,
     internal_ip: Option<String>,
 ) -> JobProvisioningData {
-    let offer = &want.offer;
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
         internal_ip,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: "root".to_owned(),
-        ssh_port: Some(22),
-        dockerized: true,
-        ssh_proxy: None,
         // As dstack 0.22.5 writes it.
         backend_data: Some(json!({"plan_type": kind}).to_string()),
-        gpu_driver: None,
+        ..machine_place(&want.offer, id, hostname, "root", 22)
     }
 }
 

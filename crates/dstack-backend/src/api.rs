@@ -24,6 +24,14 @@ pub fn compute_error(error: &ApiError) -> ComputeError {
     }
 }
 
+/// What an error means of a call that prepares another one: whatever became of it, nothing was asked for yet that costs money.
+pub fn not_asked(error: ComputeError) -> ComputeError {
+    match error {
+        ComputeError::Unclear(text) => ComputeError::NotReady(text),
+        definite => definite,
+    }
+}
+
 /// What the same means when a backend is configured; `fields` are the paths of the credentials.
 pub fn configure_error(error: &ApiError, fields: &[&[&str]]) -> ConfigureError {
     match compute_error(error) {

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, placement, reference_python, run, served,
+    soak,
 };
 use dstack_compute::{ComputeError, Machine, Placement, placement_name};
 use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
@@ -338,4 +339,16 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().count(), 4);
     assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_machine().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_partitions() {
+    let (cloud, subject) = one_partition().await;
+    soak(&cloud, &subject).await;
 }

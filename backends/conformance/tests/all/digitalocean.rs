@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times, size};
@@ -131,7 +131,7 @@ async fn each_gpu_has_its_image_and_docker_is_installed_where_it_lacks() {
         assert_eq!(asked["image"], image);
         assert!(asked["project_id"].is_string());
         let user_data = asked["user_data"].as_str().unwrap();
-        assert_eq!(user_data.contains("docker"), !has_docker, "{user_data}");
+        assert_eq!(user_data.contains("docker.io"), !has_docker, "{user_data}");
         assert!(
             user_data.contains(&subject.want.authorized_keys[0]),
             "{user_data}"
@@ -207,10 +207,13 @@ async fn a_machine_that_is_busy_is_ended_later() {
     let backend = cloud.open();
     let owned = backend.inventory().await.unwrap().remove(0);
     assert_eq!((&*owned.region, owned.price), ("nyc1", Some(0.071_43)));
-    for _ in 0..2 {
-        let removal = backend.remove_owned(&owned).await.unwrap();
-        assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
-    }
+    let removal = backend.remove_owned(&owned).await.unwrap();
+    assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
+    let refused = backend.remove_owned(&owned).await.unwrap_err();
+    let ComputeError::InUse(why) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("pending event"), "{why}");
     tokio::time::sleep(TIMES.ends).await;
     assert_eq!(backend.remove_owned(&owned).await.unwrap(), Removal::Gone);
 }
@@ -306,4 +309,11 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         14,
         "one of each size and region, twice"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    for cloud in [cloud(), amd_cloud()] {
+        soak(&cloud, &machine(&cloud).await).await;
+    }
 }

@@ -2,7 +2,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served, soak,
 };
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::{ComputeError, Sign};
@@ -173,25 +173,33 @@ async fn a_key_that_the_account_has_is_used() {
     assert_eq!(config["ssh_authorized_keys"], json!([project, other]));
 }
 
-/// The API takes one request a second, and one launch in twelve.
+/// The API takes one request a second, and one launch in twelve: whoever asks sooner is told 429, which is an error here.
 #[tokio::test(start_paused = true)]
-async fn requests_are_as_far_apart_as_the_api_wants() {
-    let emulator = Lambda::new(CANARY, sizes());
-    let cloud = cloud_of(emulator.clone());
-    let subject = machine(&cloud).await;
+async fn requests_and_launches_are_as_far_apart_as_the_api_wants() {
     let times = Times {
         request_interval: Duration::from_secs(1),
         ..USUAL
     };
-    let strict = Lambda::with_times(CANARY, sizes(), times);
-    let cloud = cloud_of(strict.clone());
-    let driver = Driver::new(&cloud);
-    let place = driver.make(&subject).await.unwrap();
-    driver.remove(&subject.known(Some(place)), &subject).await;
-    assert_eq!(*driver.errors.lock().unwrap(), Vec::<String>::new());
+    let another = cloud();
+    let subjects = [
+        machine(&another).await,
+        machine(&another).await,
+        machine(&another).await,
+    ];
+    let emulator = Lambda::with_times(CANARY, sizes(), times);
+    let cloud = cloud_of(emulator.clone());
+    let backend = cloud.open();
+    let lives = subjects.iter().map(async |subject| {
+        let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
+        let place = driver.make(subject).await.unwrap();
+        driver.remove(&subject.known(Some(place)), subject).await;
+        let errors = driver.errors.lock().unwrap().clone();
+        assert!(errors.iter().all(|error| !error.contains("429")), "{errors:?}");
+    });
+    futures_util::future::join_all(lives).await;
     assert_eq!(
-        (strict.ledger().count(), strict.ledger().alive()),
-        (1, Vec::new())
+        (emulator.ledger().count(), emulator.ledger().alive()),
+        (3, Vec::new())
     );
 }
 
@@ -268,4 +276,10 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 2);
     assert_eq!(emulator.key_names().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_machine().await;
+    soak(&cloud, &subject).await;
 }

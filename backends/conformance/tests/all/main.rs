@@ -5,13 +5,13 @@
 mod aws;
 mod aws_others;
 mod cloudrift;
-mod digitalocean;
 mod crusoe;
+mod digitalocean;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;
 mod runpod;
 mod slurm;
 mod slurm_real;
-mod vultr;
 mod vastai;
+mod vultr;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, checks, container};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, checks, container, soak};
 use dstack_compute::{ComputeError, Container, MountedFolder};
 use dstack_emulator_vastai::VastAi;
 use dstack_model::decode::decode_strict;
@@ -305,4 +305,10 @@ async fn what_was_left_behind_is_found_and_ended() {
 #[tokio::test(start_paused = true)]
 async fn what_is_removed_before_it_is_listed_is_not_left() {
     checks::removed_before_listed(one_container).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
 }

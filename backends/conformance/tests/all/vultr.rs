@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
 };
 use dstack_compute::{Call, ComputeError, Journal, Machine, Step};
 use dstack_emulator_vultr::{Pace, Vultr};
@@ -293,4 +293,16 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_vm().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines_of_bare_metal() {
+    let (cloud, subject) = one_of_metal().await;
+    soak(&cloud, &subject).await;
 }
