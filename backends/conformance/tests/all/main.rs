@@ -7,6 +7,7 @@ mod aws_others;
 mod cloudrift;
 mod crusoe;
 mod digitalocean;
+mod hotaisle;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;

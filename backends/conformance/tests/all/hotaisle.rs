@@ -1,0 +1,366 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, reference_python, run, served,
+};
+use dstack_compute::{ComputeError, Machine, Sign};
+use dstack_emulator_hotaisle::{
+    HotAisle, INVITING_TEAM, Size, TEAM, Times, USUAL, server_size, virtual_size,
+};
+use dstack_model::offers::InstanceOfferWithAvailability;
+use serde_json::{Value, json};
+
+fn config(key: &str, team: &str, bare_metal: Option<bool>) -> Value {
+    json!({"type": "hotaisle", "team_handle": team, "bare_metal": bare_metal, "creds": {"type": "api_key", "api_key": key}})
+}
+
+fn cloud_of(emulator: HotAisle, bare_metal: Option<bool>) -> Cloud {
+    let refused = vec![
+        (config("wrong", TEAM, bare_metal), &["creds.api_key"][..]),
+        (config(CANARY, "nobody", bare_metal), &["team_handle"][..]),
+        (config(CANARY, INVITING_TEAM, bare_metal), &["team_handle"][..]),
+    ];
+    Cloud::new(
+        Arc::new(emulator),
+        dstack_backend_hotaisle::kind,
+        config(CANARY, TEAM, bare_metal),
+        refused,
+    )
+}
+
+fn sizes() -> Vec<Size> {
+    vec![virtual_size(1, 6), virtual_size(8, 1), server_size(4)]
+}
+
+/// Its cheapest offer is a virtual machine.
+fn cloud() -> Cloud {
+    cloud_of(HotAisle::new(CANARY, sizes()), Some(true))
+}
+
+/// All that it has are servers.
+fn servers() -> Cloud {
+    cloud_of(HotAisle::new(CANARY, vec![server_size(4)]), Some(true))
+}
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_server() -> (Cloud, Subject<Machine>) {
+    let cloud = servers();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn offers_of(cloud: &Cloud) -> Vec<InstanceOfferWithAvailability> {
+    cloud.open().offers(&Cloud::requirements()).await.unwrap()
+}
+
+fn names(offers: &[InstanceOfferWithAvailability]) -> Vec<&str> {
+    offers.iter().map(|offer| offer.instance.name.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_are_offered_where_they_are_wanted() {
+    let all = offers_of(&cloud()).await;
+    assert_eq!(names(&all), ["vm-mi300x-1", "vm-mi300x-8", "bm-mi300x-8"]);
+    let gpu = &all[2].instance.resources.gpus[7];
+    assert_eq!((gpu.name.as_str(), gpu.memory_mib), ("MI300X", 192 * 1024));
+    assert_eq!((all[2].price, &*all[2].region), (15.92, "us-michigan-1"));
+    assert_eq!(all[2].backend_data["bare_metal_specs"], server_size(1).specs);
+    for bare_metal in [None, Some(false)] {
+        let cloud = cloud_of(HotAisle::new(CANARY, sizes()), bare_metal);
+        assert_eq!(names(&offers_of(&cloud).await), ["vm-mi300x-1", "vm-mi300x-8"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_list_of_what_is_free_does_without_the_other() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone(), Some(true));
+    emulator.hide(Some("virtual_machines"));
+    assert_eq!(names(&offers_of(&cloud).await), ["bm-mi300x-8"]);
+    emulator.hide(Some("bare_metal"));
+    assert_eq!(names(&offers_of(&cloud).await), ["vm-mi300x-1", "vm-mi300x-8"]);
+    emulator.hide(Some("virtual_machines"));
+    let only_virtual = cloud_of(emulator.clone(), None);
+    only_virtual
+        .open()
+        .offers(&Cloud::requirements())
+        .await
+        .unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gpu_that_nobody_knows_is_left_out() {
+    let mut unknown = virtual_size(1, 1);
+    unknown.specs["gpus"][0]["model"] = json!("MI9999X");
+    let mut without = virtual_size(1, 1);
+    without.specs.as_object_mut().unwrap().remove("gpus");
+    let cloud = cloud_of(
+        HotAisle::new(CANARY, vec![unknown, without, virtual_size(8, 1)]),
+        None,
+    );
+    assert_eq!(names(&offers_of(&cloud).await), ["vm-mi300x-8"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_live_and_end() {
+    for (cloud, subject) in [one_machine().await, one_server().await] {
+        checks::whole_life(&cloud, &subject).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_reached_by_its_public_port() {
+    let (cloud, subject) = one_server().await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let address = (place.hostname.as_deref(), place.ssh_port);
+    assert_eq!(address, (Some("192.0.2.20"), Some(2201)));
+    assert!(place.instance_id.starts_with("dep-"), "{}", place.instance_id);
+    // As dstack 0.22.5 reads it.
+    let data: Value = serde_json::from_str(&place.backend_data.unwrap()).unwrap();
+    assert_eq!(
+        (&data["bare_metal"], &data["ip_address"]),
+        (&json!(true), &json!("192.168.1.100"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    for (cloud, subject) in [one_machine().await, one_server().await] {
+        checks::sold_out(&cloud, &subject).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_told_apart() {
+    let refused = async |sizes: Vec<Size>, status: u16, text: &'static str| {
+        let emulator = HotAisle::new(CANARY, sizes);
+        emulator.refuse(status, text);
+        let cloud = cloud_of(emulator, Some(true));
+        let subject = machine(&cloud).await;
+        Driver::new(&cloud).make(&subject).await.unwrap_err()
+    };
+    let most = "Maximum VMs already provisioned for this team";
+    let error = refused(sizes(), 401, most).await;
+    assert_eq!(error, ComputeError::NoQuota(most.to_owned()));
+    let error = refused(sizes(), 401, "Unauthorized").await;
+    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+    let error = refused(sizes(), 402, "Insufficient balance to provision virtual machine").await;
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    let error = refused(vec![server_size(1)], 403, "tenant limit exceeded").await;
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    let error = refused(vec![server_size(1)], 400, "insufficient resources").await;
+    assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    for (cloud, subject) in [one_machine().await, one_server().await] {
+        checks::loss(&cloud, &subject).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_installation_that_fails_ends_the_attempt() {
+    let emulator = HotAisle::new(CANARY, vec![server_size(1)]);
+    emulator.fail_installations();
+    let cloud = cloud_of(emulator.clone(), Some(true));
+    let subject = machine(&cloud).await;
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Broken(_)), "{error:?}");
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_is_kept_for_the_time_that_it_is_paid_for() {
+    let (cloud, subject) = one_server().await;
+    let driver = Driver::new(&cloud);
+    let asked = tokio::time::Instant::now();
+    let place = driver.make(&subject).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert!(asked.elapsed() >= USUAL.minimum);
+    assert!(driver.errors.lock().unwrap()[0].contains("minimum reservation"));
+}
+
+/// The name of a virtual machine is given to another one after its end.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_has_the_name_of_another_is_left_alone() {
+    let (cloud, first) = one_machine().await;
+    let second = machine(&cloud).await;
+    let drivers = [Driver::new(&cloud), Driver::new(&cloud)];
+    let gone = first.known(Some(drivers[0].make(&first).await.unwrap()));
+    cloud.emulator.lose_all();
+    let there = second.known(Some(drivers[1].make(&second).await.unwrap()));
+    let id = |known: &dstack_compute::Known<Machine>| known.place.as_ref().unwrap().instance_id.clone();
+    assert_eq!(id(&gone), id(&there));
+    let backend = cloud.open();
+    let signs = backend
+        .machines()
+        .unwrap()
+        .look(&[gone.clone(), there.clone()])
+        .await
+        .unwrap();
+    assert!(
+        matches!(signs.as_slice(), [Some(Sign::Lost(_)), Some(Sign::Well)]),
+        "{signs:?}"
+    );
+    drivers[0].remove(&gone, &first).await;
+    assert_eq!(cloud.emulator.ledger().alive().len(), 1);
+    drivers[1].remove(&there, &second).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// The answer to the making of a machine is lost, and somebody makes another one by hand: nobody knows which is whose, and nothing is deleted
+/// until somebody says so.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_may_be_of_somebody_else_is_not_touched() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone(), None);
+    let before = emulator.make_by_hand();
+    let subject = machine(&cloud).await;
+    let driver = Driver::new(&cloud);
+    // The keys, the list of what is there, and the making.
+    cloud.faults().at(3, Fault::KilledAfter);
+    driver.make_until_killed(&subject).await;
+    assert!(cloud.faults().happened());
+    let by_hand = emulator.make_by_hand();
+    let known = subject.known(None);
+    let removal = tokio::time::timeout(Duration::from_secs(3600), driver.remove(&known, &subject));
+    removal.await.unwrap_err();
+    assert_eq!(emulator.ledger().alive().len(), 3);
+    let errors = driver.errors.lock().unwrap().clone();
+    assert!(errors.last().unwrap().contains(&by_hand), "{errors:?}");
+    emulator.describe(&by_hand, "mine");
+    driver.remove(&known, &subject).await;
+    let left: Vec<String> = emulator
+        .ledger()
+        .alive()
+        .into_iter()
+        .map(|entry| entry.id)
+        .collect();
+    assert_eq!(left, [before, by_hand]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_key_of_the_project_is_registered() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone(), None);
+    let mut subject = machine(&cloud).await;
+    let keys = &mut subject.want.authorized_keys;
+    keys.push("ssh-ed25519 AAAAother".to_owned());
+    let project: Vec<String> = keys[0].split_whitespace().take(2).map(str::to_owned).collect();
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(emulator.keys(), [project.join(" ")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_that_are_made_at_once_are_told_apart() {
+    for nth in 1..16 {
+        let emulator = HotAisle::new(CANARY, sizes());
+        let cloud = cloud_of(emulator.clone(), None);
+        let subjects = [
+            machine(&cloud).await,
+            machine(&cloud).await,
+            machine(&cloud).await,
+        ];
+        cloud.faults().from(nth, 2, Fault::AnswerLost);
+        let drivers = [Driver::new(&cloud), Driver::new(&cloud), Driver::new(&cloud)];
+        let places = tokio::join!(
+            drivers[0].make(&subjects[0]),
+            drivers[1].make(&subjects[1]),
+            drivers[2].make(&subjects[2])
+        );
+        let mut places = vec![places.0.unwrap(), places.1.unwrap(), places.2.unwrap()];
+        assert_eq!(emulator.ledger().alive().len(), 3, "{nth}");
+        places.dedup_by_key(|place| place.instance_id.clone());
+        assert_eq!(places.len(), 3, "{nth}");
+        for ((driver, subject), place) in drivers.iter().zip(&subjects).zip(places) {
+            driver.remove(&subject.known(Some(place)), subject).await;
+        }
+        assert_eq!(emulator.ledger().alive(), [], "{nth}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_machine_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_machine).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_server_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_server).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_one() {
+    checks::another_attempt(one_machine).await;
+    checks::another_attempt(one_server).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = servers();
+        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+/// Virtual machines carry no mark until they are described, right after they were made: those that are left behind in between, with all
+/// that was noted of them lost, are told from those of others by nobody.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_server).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_machine).await;
+    checks::removed_before_listed(one_server).await;
+}
+
+/// The reference's own code against this cloud: `reference.py` makes one of each, waits for it and removes it.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let times = Times {
+        starts: Duration::from_millis(100),
+        installs: Duration::from_millis(100),
+        minimum: Duration::from_millis(500),
+    };
+    let emulator = HotAisle::with_times(CANARY, sizes(), times);
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../hotaisle/emulator/reference.py");
+    let (status, text) = run(&python, &[script, &url, CANARY, TEAM]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().alive(), []);
+    assert_eq!((emulator.ledger().count(), emulator.keys().len()), (2, 1));
+}
