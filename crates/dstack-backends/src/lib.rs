@@ -17,6 +17,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_lambda::kind,
     dstack_backend_digitalocean::kind,
     dstack_backend_digitalocean::amd_kind,
+    dstack_backend_verda::datacrunch,
+    dstack_backend_verda::kind,
     dstack_backend_vultr::kind,
     dstack_backend_vastai::kind,
     dstack_backend_crusoe::kind,

@@ -15,4 +15,5 @@ mod runpod;
 mod slurm;
 mod slurm_real;
 mod vastai;
+mod verda;
 mod vultr;
