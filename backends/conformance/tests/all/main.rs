@@ -12,6 +12,7 @@ mod kubernetes;
 mod kubernetes_others;
 mod lambda;
 mod runpod;
+mod seeweb;
 mod slurm;
 mod slurm_real;
 mod vastai;
