@@ -11,6 +11,7 @@ mod hotaisle;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;
+mod lium;
 mod runpod;
 mod seeweb;
 mod slurm;

@@ -1,0 +1,353 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, reference_python, run, served,
+    volume,
+};
+use dstack_compute::{ComputeError, Container, MountedVolume, OwnedKind, Volume, VolumeRequest};
+use dstack_emulator_lium::Lium;
+use dstack_model::decode::decode_strict;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+fn node(id: &str, more: &Value) -> Value {
+    let mut node = json!({"id": id, "rent_url": format!("https://lium.io/rent/{id}"), "gpu_model": "H100 80GB HBM3",
+        "gpu_count": 8, "available_gpu_count": 8, "min_rentable_gpu_count": 1, "price_per_gpu_hour": 2.1,
+        "gpu_memory_gb": 80, "cpu_count": 224, "ram_gb": 2015, "disk_free_gb": 1467, "country_code": "US",
+        "region": "CA", "tier": "secure"});
+    node.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    node
+}
+
+fn nodes() -> Vec<Value> {
+    vec![
+        node("6f0c2d1e-77aa-4c0f-9a1e-0f6a3b2c1d00", &json!({})),
+        // All of it or nothing.
+        node(
+            "0a0a2d1e-77aa-4c0f-9a1e-0f6a3b2c1d01",
+            &json!({"gpu_model": "RTX 5090", "gpu_count": 4, "available_gpu_count": 4, "min_rentable_gpu_count": 4,
+                "price_per_gpu_hour": 0.6, "gpu_memory_gb": 32, "cpu_count": 64, "ram_gb": 252, "disk_free_gb": 900,
+                "country_code": "JP", "region": "13", "tier": "spot"}),
+        ),
+        // Nobody knows where it is.
+        node(
+            "0b0b2d1e-77aa-4c0f-9a1e-0f6a3b2c1d02",
+            &json!({"country_code": null}),
+        ),
+    ]
+}
+
+struct Played {
+    emulator: Arc<Lium>,
+    cloud: Cloud,
+}
+
+fn played(more: &Value) -> Played {
+    let config = |key: &str| {
+        let mut config = json!({"type": "lium", "creds": {"type": "api_key", "api_key": key}});
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        config
+    };
+    let emulator = Arc::new(Lium::new(CANARY, nodes()));
+    let refused = vec![(config("wrong"), &["creds.api_key"][..])];
+    let cloud = Cloud::new(
+        Arc::clone(&emulator) as _,
+        dstack_backend_lium::kind,
+        config(CANARY),
+        refused,
+    );
+    Played { emulator, cloud }
+}
+
+fn cloud() -> Cloud {
+    played(&json!({})).cloud
+}
+
+fn volume_config() -> Value {
+    json!({"type": "volume", "backend": "lium", "name": "data"})
+}
+
+async fn one_container() -> (Cloud, Subject<Container>) {
+    let cloud = cloud();
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &volume_config());
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_of_nodes_are_offered_where_they_are_wanted() {
+    let of = |resources: Value, spot: Option<bool>| -> Requirements {
+        decode_strict(&json!({"resources": resources, "spot": spot})).unwrap()
+    };
+    let found = async |cloud: &Cloud, requirements: &Requirements| -> Vec<(String, usize)> {
+        let offers = cloud.open().offers(requirements).await.unwrap();
+        let row = |offer: &dstack_model::offers::InstanceOfferWithAvailability| {
+            (offer.region.to_string(), offer.instance.resources.gpus.len())
+        };
+        offers.iter().map(row).collect()
+    };
+    let gpus = json!({"cpu": "1..", "memory": "1GB..", "disk": "50GB..", "gpu": "1..2"});
+    let two = [("us-ca".to_owned(), 1), ("us-ca".to_owned(), 2)];
+    assert_eq!(found(&cloud(), &of(gpus.clone(), None)).await, two);
+    let spot = json!({"cpu": "1..", "memory": "1GB..", "disk": "50GB..", "gpu": "1.."});
+    let four = [("jp-13".to_owned(), 4)];
+    assert_eq!(found(&cloud(), &of(spot.clone(), Some(true))).await, four);
+    let in_japan = played(&json!({"regions": ["jp-13"]})).cloud;
+    assert_eq!(found(&in_japan, &of(spot, None)).await, four);
+    let large = json!({"cpu": "1..", "memory": "1GB..", "disk": "600GB..", "gpu": "1.."});
+    assert_eq!(found(&cloud(), &of(large, None)).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_lives_and_ends() {
+    let Played { emulator, cloud } = played(&json!({}));
+    checks::whole_life(&cloud, &container(&cloud).await).await;
+    assert_eq!(emulator.logins(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_asked_for_as_it_is_to_run() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let mut subject = container(&cloud).await;
+    subject.want.workload.script = "echo 'a b'\nsleep infinity".to_owned();
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(
+        (place.hostname.as_deref(), place.ssh_port, place.ssh_proxy),
+        (Some("192.0.2.41"), Some(20023), None)
+    );
+    let asked = emulator.asked();
+    assert_eq!(
+        (
+            asked[0]["entrypoint"].as_str(),
+            asked[0]["startup_commands"].as_str()
+        ),
+        (Some("/bin/sh"), Some("-c 'echo '\\''a b'\\''\nsleep infinity'"))
+    );
+    assert!(asked[0]["docker_credential_id"].is_string());
+    assert_eq!(asked[1]["gpu_count"], 1);
+    assert_eq!(
+        asked[1]["user_public_key"],
+        json!(subject.want.workload.authorized_keys[0])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_with_one_port_is_gone_through() {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.map_one_port_only();
+    let place = Driver::new(&cloud).make(&container(&cloud).await).await.unwrap();
+    let proxy = place.ssh_proxy.unwrap();
+    assert_eq!(
+        (place.hostname.as_deref(), place.ssh_port),
+        (Some("localhost"), Some(10_022))
+    );
+    assert_eq!((proxy.hostname.as_str(), proxy.port), ("192.0.2.41", 20022));
+}
+
+/// A call for a pod whose answer is lost and that is not listed is made again with the same key, and finds the same pod.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_listed_late_is_rented_once() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    // After the login and the template.
+    cloud.faults().at(3, Fault::AnswerLost);
+    // Later than it is waited for.
+    emulator.lag(Duration::from_secs(200));
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    assert!(cloud.faults().happened());
+    assert_eq!(emulator.ledger().doubled(), Vec::<String>::new());
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_had_is_told_apart() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    emulator.use_up_money();
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
+    let mut subject = container(&cloud).await;
+    subject.want.workload.privileged = true;
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_lives_and_ends() {
+    let (cloud, subject) = one_volume().await;
+    checks::whole_life(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_exists_is_registered() {
+    let cloud = cloud();
+    let made = Driver::new(&cloud)
+        .make(&volume(&cloud, &volume_config()))
+        .await
+        .unwrap();
+    let backend = cloud.open();
+    let ask = |id: &str| {
+        let configuration = json!({"type": "volume", "backend": "lium", "name": "data", "volume_id": id});
+        VolumeRequest {
+            ..volume(&cloud, &configuration).want
+        }
+    };
+    let volumes = backend.volumes().unwrap();
+    assert_eq!(volumes.register(&ask(&made.volume_id)).await.unwrap(), made);
+    for id in ["gone", "../pods", ""] {
+        let error = volumes.register(&ask(id)).await.unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{id}: {error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_deleted_when_no_pod_has_it_any_more() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let driver = Driver::new(&cloud);
+    let disk = volume(&cloud, &volume_config());
+    let made = driver.make(&disk).await.unwrap();
+    let mut subject = container(&cloud).await;
+    subject.want.workload.volumes = vec![MountedVolume {
+        name: "data".to_owned(),
+        volume: made.clone(),
+        path: "/data".to_owned(),
+    }];
+    let pods = Driver::new(&cloud);
+    let place = pods.make(&subject).await.unwrap();
+    let asked = emulator.asked();
+    assert_eq!(asked[1]["volume_id"], json!(made.volume_id));
+    let command = asked[0]["startup_commands"].as_str().unwrap();
+    assert!(command.contains("mount --bind /mnt"), "{command}");
+    let owned = cloud.open().inventory().await.unwrap();
+    let owned = owned
+        .iter()
+        .find(|owned| owned.kind == OwnedKind::Volume)
+        .unwrap();
+    let error = cloud.open().remove_owned(owned).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    pods.remove(&subject.known(Some(place)), &subject).await;
+    driver.remove(&disk.known(Some(made)), &disk).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// What dstack 0.22.5 has made is removed with its template and login, of which nothing was noted.
+#[tokio::test(start_paused = true)]
+async fn what_the_reference_has_made_is_removed_whole() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let owned = cloud.open().inventory().await.unwrap();
+    let template = owned
+        .iter()
+        .find(|owned| matches!(owned.kind, OwnedKind::Piece(_)))
+        .unwrap();
+    let login = emulator.asked()[0]["docker_credential_id"].clone();
+    let stored = json!({"pod_name": "p", "executor_id": "e", "startup_command": "true", "template_id": template.id,
+        "credential_id": login, "rent_payload": null, "idempotency_key": null, "rent_started_at": null, "rent_failed": false});
+    place.backend_data = Some(stored.to_string());
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let (cloud, subject) = one_container().await;
+    checks::sold_out(&cloud, &subject).await;
+    let (cloud, subject) = one_volume().await;
+    checks::sold_out(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let (cloud, subject) = one_container().await;
+    checks::loss(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_container_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_container).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_volume_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_thing() {
+    checks::another_attempt(one_container).await;
+    checks::another_attempt(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn things_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![container(&cloud).await, container(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_container).await;
+    checks::left_behind(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_container).await;
+    checks::removed_before_listed(one_volume).await;
+}
+
+/// The reference's own code against this cloud: `reference.py` makes, waits for and removes pods and volumes.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let emulator = Lium::with_pace(CANARY, nodes(), Duration::from_millis(50));
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../lium/emulator/reference.py");
+    let (status, text) = run(&python, &[script, &url, CANARY]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
+    assert!(emulator.ledger().count() >= 5, "it made too little");
+}

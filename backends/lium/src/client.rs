@@ -1,0 +1,222 @@
+//! The API, of which the vendor publishes no description: by its SDK `lium.io` 0.32.0, and by what dstack 0.22.5 relies on.
+//!
+//! All lists come whole. Of errors, only the code is kept: their texts may repeat what was sent.
+
+use std::time::Duration;
+
+use dstack_backend::Env;
+use dstack_http::{ApiClient, ApiError, ApiLimits};
+use dstack_model::backends::BackendType;
+use http::{HeaderName, StatusCode};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::{Map, Value, json};
+
+const BASE: &str = "https://lium.io/api";
+
+/// The API as one account.
+#[derive(Debug)]
+pub(crate) struct Client(ApiClient);
+
+/// A container with its SSH server on a node.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Pod {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) pod_name: String,
+    /// `PENDING`, `RUNNING`, `FAILED`, `DELETING`, ..., in any case.
+    #[serde(default)]
+    pub(crate) status: String,
+    /// `ssh root@203.0.113.90 -p 20022`.
+    #[serde(default)]
+    pub(crate) ssh_connect_cmd: Option<String>,
+    /// Ports of the node, by those of the container.
+    #[serde(default)]
+    pub(crate) ports_mapping: Option<Map<String, Value>>,
+    /// Dollars an hour.
+    #[serde(default)]
+    pub(crate) price: Option<f64>,
+    /// What it is at, for people.
+    #[serde(default)]
+    pub(crate) phase: Option<String>,
+}
+
+/// A template of pods, or a volume.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Named {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) name: String,
+}
+
+impl Client {
+    pub(crate) fn new(env: &Env, api_key: &str) -> Result<Self, String> {
+        let limits = ApiLimits {
+            timeout: Duration::from_secs(30),
+            ..ApiLimits::default()
+        };
+        let client = env.api(BackendType::Lium, BASE, limits)?;
+        let client = client.with_secret_header(HeaderName::from_static("x-api-key"), api_key);
+        Ok(Self(client.map_err(|_| {
+            "the API key has characters that no key has".to_owned()
+        })?))
+    }
+
+    async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        self.0.get(path).send().await.map_err(without_text)
+    }
+
+    /// `None`: there is no such thing.
+    async fn read_one<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ApiError> {
+        match self.read(path).await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    async fn create(&self, path: &str, body: &Value) -> Result<String, ApiError> {
+        #[derive(Deserialize)]
+        struct Id {
+            id: String,
+        }
+        let made: Id = self.0.post(path).json(body).send().await.map_err(without_text)?;
+        Ok(made.id)
+    }
+
+    /// What is not there is no error.
+    async fn delete(&self, path: &str) -> Result<(), ApiError> {
+        match self
+            .0
+            .delete(path)
+            .repeatable()
+            .send_raw()
+            .await
+            .map_err(without_text)
+        {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Whether the key is one.
+    pub(crate) async fn check_account(&self) -> Result<(), ApiError> {
+        self.read::<IgnoredAny>("users/me").await.map(drop)
+    }
+
+    /// All nodes that can be rented.
+    pub(crate) async fn nodes(&self) -> Result<Value, ApiError> {
+        self.read("public/v1/nodes").await
+    }
+
+    pub(crate) async fn pods(&self) -> Result<Vec<Pod>, ApiError> {
+        self.read("pods").await
+    }
+
+    pub(crate) async fn pod(&self, id: &str) -> Result<Option<Pod>, ApiError> {
+        self.read_one(&format!("pods/{id}")).await
+    }
+
+    pub(crate) async fn delete_pod(&self, id: &str) -> Result<(), ApiError> {
+        self.delete(&format!("pods/{id}")).await
+    }
+
+    /// The id of the pod. Whoever asks again with the same key and body has the same answer.
+    pub(crate) async fn rent(&self, node: &str, key: &str, body: &Value) -> Result<String, ApiError> {
+        #[derive(Deserialize)]
+        struct Rented {
+            pod_id: String,
+        }
+        let request = self.0.post(&format!("executors/{node}/rent")).json(body);
+        let request = request.header(HeaderName::from_static("idempotency-key"), key);
+        let rented: Rented = request.send().await.map_err(without_text)?;
+        Ok(rented.pod_id)
+    }
+
+    pub(crate) async fn templates(&self) -> Result<Vec<Named>, ApiError> {
+        self.read("templates").await
+    }
+
+    pub(crate) async fn create_template(&self, body: &Value) -> Result<String, ApiError> {
+        self.create("templates", body).await
+    }
+
+    pub(crate) async fn delete_template(&self, id: &str) -> Result<(), ApiError> {
+        self.delete(&format!("templates/{id}")).await
+    }
+
+    /// The id of a login to an image registry, which has no name.
+    pub(crate) async fn create_login(&self, username: &str, password: &str) -> Result<String, ApiError> {
+        let body = json!({"docker_username": username, "docker_password": password});
+        self.create("docker-credentials/", &body).await
+    }
+
+    pub(crate) async fn delete_login(&self, id: &str) -> Result<(), ApiError> {
+        self.delete(&format!("docker-credentials/{id}")).await
+    }
+
+    pub(crate) async fn volumes(&self) -> Result<Vec<Named>, ApiError> {
+        self.read("volumes").await
+    }
+
+    pub(crate) async fn volume(&self, id: &str) -> Result<Option<Named>, ApiError> {
+        self.read_one(&format!("volumes/{id}")).await
+    }
+
+    pub(crate) async fn create_volume(&self, name: &str) -> Result<String, ApiError> {
+        self.create("volumes", &json!({"name": name})).await
+    }
+
+    pub(crate) async fn delete_volume(&self, id: &str) -> Result<(), ApiError> {
+        self.delete(&format!("volumes/{id}")).await
+    }
+}
+
+/// An error with its code alone (`{"error": {"code", "message"}}`).
+fn without_text(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Status {
+            api,
+            status,
+            body,
+            retry_after,
+        } => ApiError::Status {
+            api,
+            status,
+            body: code_of(&body),
+            retry_after,
+        },
+        other => other,
+    }
+}
+
+fn code_of(body: &str) -> String {
+    let body: Value = serde_json::from_str(body).unwrap_or_default();
+    let code = body.pointer("/error/code").and_then(Value::as_str);
+    let is_code = |code: &&str| {
+        let of_code = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        !code.is_empty() && code.len() <= 64 && code.bytes().all(of_code)
+    };
+    code.filter(is_code).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_error_only_the_code_is_kept() {
+        for (body, code) in [
+            (
+                r#"{"error": {"code": "node_unavailable", "message": "secret"}}"#,
+                "node_unavailable",
+            ),
+            (r#"{"error": {"code": "Not A Code"}}"#, ""),
+            (r#"{"error": "secret"}"#, ""),
+            (r#"{"detail": "secret"}"#, ""),
+            ("<html>secret</html>", ""),
+            ("", ""),
+        ] {
+            assert_eq!(code_of(body), code, "{body}");
+        }
+    }
+}
