@@ -6,6 +6,7 @@ use std::time::Duration;
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_aws::{Aws, Size, Times as AwsTimes};
 use dstack_emulator_cloudrift::{CloudRift, Times};
+use dstack_emulator_lambda::{Lambda, Size as LambdaSize, Times as LambdaTimes};
 use dstack_tests::hosts::{EndsHosts, Lab, USUAL};
 use dstack_tests::parts::Part;
 use serde_json::{Value, json};
@@ -16,6 +17,11 @@ const KEY: &str = "canary-cloudrift-key";
 
 /// A size of the catalogue, and a data center that has it.
 const SIZE: (&str, &str) = ("rtx49-10c.1", "us-east-nc-nr-1");
+
+const LAMBDA_KEY: &str = "canary-lambda-key";
+
+/// A size of the catalogue, and a region that has it.
+const LAMBDA_SIZE: (&str, &str) = ("gpu_1x_a10", "us-east-1");
 
 const AWS_KEY: (&str, &str) = ("AKIAIOSFODNN7EXAMPLE", "canary-aws-secret-key");
 
@@ -82,6 +88,52 @@ fn cloudrift_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
     }
 }
 
+/// Those that may log in, of user data for cloud-init.
+fn keys_of(user_data: &str) -> Option<Vec<String>> {
+    // The first line says what it is.
+    let config: Value = serde_json::from_str(user_data.split_once('\n')?.1).ok()?;
+    let keys = config["ssh_authorized_keys"].as_array()?.iter();
+    Some(keys.filter_map(|key| Some(key.as_str()?.to_owned())).collect())
+}
+
+pub(crate) fn lambda() -> Part<Cloud> {
+    let (machines, lab) = one_machine("ubuntu")?;
+    Ok(lambda_with(machines, Some(lab)))
+}
+
+/// One to configure: there are no machines.
+pub(crate) fn empty_lambda() -> Part<Cloud> {
+    Ok(lambda_with(Box::new(|_: &[String]| None), None))
+}
+
+fn lambda_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
+    let times = LambdaTimes {
+        boots: Duration::from_secs(1),
+        ends: Duration::from_secs(1),
+        shown: Duration::from_secs(1),
+        ..dstack_emulator_lambda::USUAL
+    };
+    let size = LambdaSize {
+        name: LAMBDA_SIZE.0.to_owned(),
+        region: LAMBDA_SIZE.1.to_owned(),
+    };
+    let give = move |user_data: &str| machines(&keys_of(user_data)?);
+    let emulator = Lambda::with_machines(LAMBDA_KEY, vec![size], times, Box::new(give));
+    let config = |key: &str| json!({"type": "lambda", "creds": {"type": "api_key", "api_key": key}});
+    Cloud {
+        name: "lambda",
+        config: config(LAMBDA_KEY),
+        wrong_config: config("wrong"),
+        wrong_fields: &["creds", "api_key"],
+        secret: LAMBDA_KEY.to_owned(),
+        endpoint: Some(format!("lambda=http://{}/api/v1", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--gpu", "A10"], LAMBDA_SIZE.0),
+        made_for_two_runs: 1,
+        lab,
+    }
+}
+
 pub(crate) fn aws() -> Part<Cloud> {
     let (machines, lab) = one_machine("ubuntu")?;
     Ok(aws_with(machines, Some(lab)))
@@ -103,13 +155,7 @@ fn aws_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         vcpus: 2,
         max_efa: 0,
     };
-    let give = move |user_data: &str| {
-        // The first line says what it is.
-        let config: Value = serde_json::from_str(user_data.split_once('\n')?.1).ok()?;
-        let keys = config["ssh_authorized_keys"].as_array()?.iter();
-        let keys: Vec<String> = keys.filter_map(|key| Some(key.as_str()?.to_owned())).collect();
-        machines(&keys)
-    };
+    let give = move |user_data: &str| machines(&keys_of(user_data)?);
     let (id, secret) = AWS_KEY;
     let emulator = Aws::with_machines(id, secret, &["us-east-1"], vec![size], times, Box::new(give));
     let config = |secret: &str| {

@@ -102,6 +102,7 @@ macro_rules! a_task_runs_in_each_cloud {
                 aws = crate::machines::aws,
                 cloudrift = crate::machines::cloudrift,
                 kubernetes = crate::pods::kubernetes,
+                lambda = crate::machines::lambda,
                 runpod = crate::pods::runpod,
                 slurm = crate::slurm::slurm,
             }
@@ -124,6 +125,7 @@ mod wrong_credentials_are_refused_by {
         aws = crate::machines::empty_aws,
         cloudrift = crate::machines::empty_cloudrift,
         kubernetes = crate::pods::kubernetes,
+        lambda = crate::machines::empty_lambda,
         runpod = crate::pods::runpod,
         slurm = crate::slurm::slurm,
     }

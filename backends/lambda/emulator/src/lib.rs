@@ -50,17 +50,26 @@ pub struct Size {
     pub region: String,
 }
 
+/// What a machine is told to do at its first start leads to its address; `None`: there is no machine left.
+pub type Machines = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// The vendor's cloud, with one account.
 #[derive(Debug, Clone)]
 pub struct Lambda(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     api_key: String,
+    give_machine: Machines,
     times: Times,
     sizes: Vec<Size>,
     ledger: Ledger,
     state: Mutex<Cloud>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +91,7 @@ struct Machine {
     key: String,
     size: Size,
     user_data: String,
+    address: String,
     made_at: Instant,
     listed_at: Instant,
     ended_at: Option<Instant>,
@@ -131,7 +141,7 @@ impl Machine {
             instance["name"] = json!(name);
         }
         if status != "booting" {
-            instance["ip"] = json!("192.0.2.41");
+            instance["ip"] = json!(self.address);
             instance["private_ip"] = json!("10.19.2.100");
             instance["hostname"] = json!("192-0-2-41");
         }
@@ -157,8 +167,15 @@ impl Lambda {
 
     /// As [`Lambda::new`], with another pace.
     pub fn with_times(api_key: &str, sizes: Vec<Size>, times: Times) -> Self {
+        let give = |_: &str| Some("192.0.2.41".to_owned());
+        Self::with_machines(api_key, sizes, times, Box::new(give))
+    }
+
+    /// As [`Lambda::with_times`], with machines that are real.
+    pub fn with_machines(api_key: &str, sizes: Vec<Size>, times: Times, give_machine: Machines) -> Self {
         Self(Arc::new(Shared {
             api_key: api_key.to_owned(),
+            give_machine,
             times,
             sizes,
             ledger: Ledger::default(),
@@ -374,14 +391,15 @@ async fn launch(State(cloud): State<Lambda>, body: Bytes) -> Answer {
     if let Some((status, code)) = state.refusal {
         return Err(refusal(status, code, "It is refused."));
     }
-    if state.sold_out {
+    let address = (cloud.0.give_machine)(user_data);
+    let Some(address) = address.filter(|_| !state.sold_out) else {
         let code = "instance-operations/launch/insufficient-capacity";
         return Err(refusal(
             400,
             code,
             "Not enough capacity to fulfill launch request.",
         ));
-    }
+    };
     let id = format!("{:032x}", 0x0920_582c_7ff0_4139_u64 + state.machines.len() as u64);
     let now = Instant::now();
     let machine = Machine {
@@ -390,6 +408,7 @@ async fn launch(State(cloud): State<Lambda>, body: Bytes) -> Answer {
         key: key.clone(),
         size: size.clone(),
         user_data: user_data.to_owned(),
+        address,
         made_at: now,
         listed_at: now + state.lag,
         ended_at: None,
