@@ -179,6 +179,15 @@ async fn a_project_that_is_gone_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_listed_late_is_waited_for() {
+    let (emulator, cloud) = digitalocean();
+    emulator.lag(Duration::from_secs(50));
+    let made = Driver::new(&cloud).make(&machine(&cloud).await).await;
+    made.unwrap();
+    assert_eq!(emulator.ledger().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_breaks_is_seen() {
     for cloud in [cloud(), amd_cloud()] {
         checks::loss(&cloud, &machine(&cloud).await).await;
