@@ -151,6 +151,15 @@ async fn make_with(cloud: &Cloud, backend: &dyn Backend, want: &MachineRequest) 
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_listed_late_is_waited_for() {
+    let (emulator, cloud) = seeweb();
+    emulator.lag(Duration::from_secs(50));
+    let made = Driver::new(&cloud).make(&machine(&cloud).await).await;
+    made.unwrap();
+    assert_eq!(emulator.ledger().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_breaks_is_seen() {
     let cloud = cloud();
     checks::loss(&cloud, &machine(&cloud).await).await;
