@@ -15,6 +15,7 @@ const ALL: &[MakeKind] = &[
     dstack_backend_cloudrift::kind,
     dstack_backend_hotaisle::kind,
     dstack_backend_lambda::kind,
+    dstack_backend_tensordock::kind,
     dstack_backend_seeweb::kind,
     dstack_backend_digitalocean::kind,
     dstack_backend_digitalocean::amd_kind,

@@ -19,3 +19,4 @@ mod slurm_real;
 mod vastai;
 mod verda;
 mod vultr;
+mod tensordock;

@@ -1,0 +1,214 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, checks, machine};
+use dstack_compute::{ComputeError, Removal, Sign};
+use dstack_emulator_tensordock::{Host, TensorDock};
+use dstack_model::decode::decode_strict;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+const TOKEN: &str = "canary-0f1e2d3c-token";
+
+const HOSTS: &[Host] = &[
+    Host {
+        id: "0a1b2c3d-1111-4222-8333-444455556666",
+        country: "United States",
+        gpus: ("geforcertx4090-pcie-24gb", 4, 24),
+        shape: (64, 241, 900),
+    },
+    Host {
+        id: "02c65d45-6da5-4232-a8db-ee0e5bc76110",
+        country: "Canada",
+        gpus: ("h100-sxm5-80gb", 8, 80),
+        shape: (192, 1440, 9000),
+    },
+];
+
+fn config(key: &str, token: &str) -> Value {
+    json!({"type": "tensordock", "creds": {"type": "api_key", "api_key": key, "api_token": token}})
+}
+
+fn tensordock() -> (Arc<TensorDock>, Cloud) {
+    let emulator = Arc::new(TensorDock::new(CANARY, TOKEN, HOSTS.to_vec()));
+    let fields = &["creds.api_key", "creds.api_token"][..];
+    let refused = vec![
+        (config("wrong", TOKEN), fields),
+        (config(CANARY, "wrong"), fields),
+    ];
+    let cloud = Cloud::new(
+        Arc::clone(&emulator) as _,
+        dstack_backend_tensordock::kind,
+        config(CANARY, TOKEN),
+        refused,
+    );
+    (emulator, cloud)
+}
+
+fn cloud() -> Cloud {
+    tensordock().1
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    let (_, mut cloud) = tensordock();
+    checks::offers(&cloud).await;
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    assert_eq!(offers.len(), 12, "one for each number of GPUs");
+    cloud.config["regions"] = json!(["canada"]);
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    assert_eq!(offers.len(), 8);
+    assert!(offers.iter().all(|offer| &*offer.region == "canada"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_lives_and_ends() {
+    let (emulator, cloud) = tensordock();
+    checks::whole_life(&cloud, &machine(&cloud).await).await;
+    let asked = emulator.asked().remove(0);
+    assert_eq!(asked["gpu_model"], "geforcertx4090-pcie-24gb");
+    assert_eq!(asked["external_ports"], "{20040}", "the highest that is free");
+    assert!(asked["cloudinit_script"].starts_with("ssh_pwauth: false\\n"));
+    assert!(!asked["password"].is_empty());
+
+    let (emulator, cloud) = tensordock();
+    emulator.answer_as_described();
+    checks::whole_life(&cloud, &machine(&cloud).await).await;
+}
+
+/// Each offer can be had.
+#[tokio::test(start_paused = true)]
+async fn machines_are_of_the_size_that_is_offered() {
+    for resources in [
+        json!({}),
+        json!({"cpu": "7..", "memory": "31GB..", "disk": "555GB.."}),
+        json!({"cpu": "1..3", "memory": "1GB..5GB", "disk": "..60GB"}),
+        json!({"gpu": {"count": {"min": 1}, "memory": "80GB"}}),
+    ] {
+        let wanted: Requirements = decode_strict(&json!({"resources": resources})).unwrap();
+        let offers = cloud().open().offers(&wanted).await.unwrap();
+        assert!(!offers.is_empty(), "{resources}");
+        for offer in offers {
+            let (emulator, cloud) = tensordock();
+            let mut subject = machine(&cloud).await;
+            subject.want.offer = offer.clone();
+            let made = Driver::new(&cloud).make(&subject).await;
+            made.unwrap_or_else(|error| panic!("{offer:?}: {error:?}"));
+            let asked = emulator.asked().remove(0);
+            assert_eq!(asked["vcpus"], offer.instance.resources.cpus.to_string());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let (emulator, cloud) = tensordock();
+    let subject = machine(&cloud).await;
+    checks::sold_out(&cloud, &subject).await;
+    emulator.sell_out(false);
+    emulator.balance(0.5);
+    let made = Driver::new(&cloud).make(&subject).await;
+    assert!(matches!(made, Err(ComputeError::NoQuota(_))), "{made:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_gone_is_no_longer_to_be_had() {
+    let cloud = cloud();
+    let mut subject = machine(&cloud).await;
+    let mut instance = (*subject.want.offer.instance).clone();
+    instance.name = "99999999-1111-4222-8333-444455556666".to_owned();
+    subject.want.offer.instance = Arc::new(instance);
+    let made = Driver::new(&cloud).make(&subject).await;
+    assert!(matches!(made, Err(ComputeError::NoCapacity(_))), "{made:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_listed_late_is_waited_for() {
+    let (emulator, cloud) = tensordock();
+    emulator.lag(Duration::from_secs(50));
+    let made = Driver::new(&cloud).make(&machine(&cloud).await).await;
+    made.unwrap();
+    assert_eq!(emulator.ledger().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let cloud = cloud();
+    checks::loss(&cloud, &machine(&cloud).await).await;
+}
+
+/// As they are when the account has nothing left.
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_is_lost() {
+    let (emulator, cloud) = tensordock();
+    let subject = machine(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let backend = cloud.open();
+    let owned = backend.inventory().await.unwrap().remove(0);
+    emulator.delete_all();
+    let known = [subject.known(Some(place))];
+    let again = Duration::from_secs(5);
+    for (after, removal) in [(0, Removal::Underway { again }), (20, Removal::Gone)] {
+        tokio::time::sleep(Duration::from_secs(after)).await;
+        let signs = backend.machines().unwrap().look(&known).await.unwrap();
+        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+        assert_eq!(backend.remove_owned(&owned).await.unwrap(), removal, "{after}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_nothing_is_made_twice_or_left() {
+    checks::any_fault_anywhere(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_machine() {
+    checks::another_attempt(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let mut cloud = cloud();
+        let mut subjects = vec![machine(&cloud).await];
+        cloud.region = Some("canada");
+        subjects.push(machine(&cloud).await);
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(async || {
+        let cloud = cloud();
+        let subject = machine(&cloud).await;
+        (cloud, subject)
+    })
+    .await;
+}
