@@ -13,6 +13,7 @@ type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 const ALL: &[MakeKind] = &[
     dstack_backend_aws::kind,
     dstack_backend_cloudrift::kind,
+    dstack_backend_jarvislabs::kind,
     dstack_backend_hotaisle::kind,
     dstack_backend_lambda::kind,
     dstack_backend_tensordock::kind,

@@ -8,6 +8,7 @@ mod cloudrift;
 mod crusoe;
 mod digitalocean;
 mod hotaisle;
+mod jarvislabs;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;
