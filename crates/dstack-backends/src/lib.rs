@@ -20,6 +20,7 @@ const ALL: &[MakeKind] = &[
     dstack_backend_seeweb::kind,
     dstack_backend_digitalocean::kind,
     dstack_backend_digitalocean::amd_kind,
+    dstack_backend_cudo::kind,
     dstack_backend_verda::datacrunch,
     dstack_backend_verda::kind,
     dstack_backend_vultr::kind,

@@ -9,6 +9,7 @@ mod crusoe;
 mod digitalocean;
 mod hotaisle;
 mod jarvislabs;
+mod cudo;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;
