@@ -20,6 +20,7 @@ pub mod lium;
 pub mod oci;
 pub mod runpod;
 pub mod vastai;
+pub mod verda;
 pub mod vultr;
 
 /// What collectors of published files may use.
@@ -72,6 +73,12 @@ pub fn offline_from_env(
         }),
         Provider::Cloudrift => Arc::new(cloudrift::CloudriftCollector {
             url: env::var("CLOUDRIFT_SERVER_ADDRESS").unwrap_or_else(|| cloudrift::API_URL.to_owned()),
+            http,
+        }),
+        Provider::Verda => Arc::new(verda::VerdaCollector {
+            url: verda::API_URL.to_owned(),
+            client_id: required("VERDA_CLIENT_ID")?,
+            client_secret: required("VERDA_CLIENT_SECRET")?.into(),
             http,
         }),
         other => return Err(CollectError::NoCollector(other)),

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::support::server::{Asked, Reply, Server};
 use crate::support::{data, info};
-use dstack_catalog::collectors::{aws, azure, cloudrift, daytona, gcp, lium, oci, runpod, vastai, vultr};
+use dstack_catalog::collectors::{
+    aws, azure, cloudrift, daytona, gcp, lium, oci, runpod, vastai, verda, vultr,
+};
 use dstack_catalog::http::{Http, Patience};
 use dstack_catalog::{
     CollectContext, Filter, Item, LogProgress, OfflineProvider, OnlineProvider, Provider, Snapshot, Table,
@@ -144,6 +146,22 @@ async fn cloudrift_is_collected() {
         body["data"]["selector"]["ByServiceAndLocation"]["services"][0],
         "vm"
     );
+}
+
+#[tokio::test]
+async fn verda_is_collected() {
+    let server = recorded("verda").await;
+    let collector = verda::VerdaCollector {
+        url: server.url.clone(),
+        client_id: "id".to_owned(),
+        client_secret: "secret".into(),
+        http: http(),
+    };
+    offline(&collector, "verda").await;
+    let asked = server.asked();
+    let token = asked.iter().filter_map(|asked| asked.header("authorization"));
+    assert!(token.eq(["Bearer eyJhbGciOi.example.access"; 2]));
+    assert!(!format!("{collector:?}").contains("secret\""), "{collector:?}");
 }
 
 #[tokio::test]
