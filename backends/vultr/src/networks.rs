@@ -13,7 +13,8 @@ impl Vultr {
         let name = format!("dstack-vpc-{region}");
         let find = || self.find_network(region, &name, call);
         call.make(
-            "network",
+            // Another attempt may be in another region.
+            &format!("network in {region}"),
             LISTED_WITHIN,
             async || {
                 // Two machines that are made at the same time shall have the same.

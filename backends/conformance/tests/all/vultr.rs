@@ -237,6 +237,22 @@ async fn nodes_share_a_network() {
     assert_eq!((timeout("vc2-1c-1gb"), timeout("vbm-24c-256gb-amd")), (10, 55));
 }
 
+/// What was noted in the region that was tried first is not of use there.
+#[tokio::test(start_paused = true)]
+async fn the_next_region_has_a_network_of_its_own() {
+    let (emulator, mut cloud) = cloud_in("ewr");
+    let mut subject = machine(&cloud).await;
+    cloud.region = Some("ams");
+    let next = machine(&cloud).await.want.offer;
+    let driver = Driver::new(&cloud);
+    emulator.sell_out(true);
+    driver.make(&subject).await.unwrap_err();
+    emulator.sell_out(false);
+    subject.want.offer = next;
+    driver.make(&subject).await.unwrap();
+    assert_eq!(emulator.networks(), ["dstack-vpc-ewr", "dstack-vpc-ams"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn machines_with_gpus_get_the_image_with_drivers() {
     let (emulator, cloud) = cloud_in("ewr");
