@@ -188,6 +188,11 @@ impl Names {
             !root.join("backends").join(name).exists(),
             "backends/{name} is there already"
         );
+        Self::of_type(root, name, title)
+    }
+
+    /// Of a type that may be there already.
+    fn of_type(root: &Path, name: &str, title: Option<&str>) -> Result<Self> {
         let types = read(&root.join(TYPES))?;
         let known = types
             .lines()
@@ -578,7 +583,7 @@ mod tests {
             ("oci", Some("does not stand in")),
             ("nebius", Some("does not stand in")),
         ] {
-            let names = Names::new(&root, name, None).unwrap();
+            let names = Names::of_type(&root, name, None).unwrap();
             let form = names.other_form(&root).unwrap();
             match part {
                 None => assert_eq!(form, None, "{name}"),
