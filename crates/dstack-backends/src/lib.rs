@@ -24,6 +24,7 @@ const ALL: &[MakeKind] = &[
     dstack_backend_verda::datacrunch,
     dstack_backend_verda::kind,
     dstack_backend_vultr::kind,
+    dstack_backend_daytona::kind,
     dstack_backend_lium::kind,
     dstack_backend_vastai::kind,
     dstack_backend_crusoe::kind,

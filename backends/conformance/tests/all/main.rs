@@ -10,6 +10,7 @@ mod digitalocean;
 mod hotaisle;
 mod jarvislabs;
 mod cudo;
+mod daytona;
 mod kubernetes;
 mod kubernetes_others;
 mod lambda;

@@ -1,0 +1,412 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, container, reference_python, run, served, volume,
+};
+use dstack_compute::config::BackendConfig;
+use dstack_compute::{
+    ComputeError, ConfigureError, Container, MountedVolume, OwnedKind, Sign, Volume, VolumeRequest,
+};
+use dstack_emulator_daytona::Daytona;
+use dstack_model::decode::decode_strict;
+use dstack_model::instances::InstanceAvailability;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+struct Played {
+    emulator: Arc<Daytona>,
+    cloud: Cloud,
+}
+
+fn played(more: &Value) -> Played {
+    let config = |key: &str| {
+        let mut config = json!({"type": "daytona", "creds": {"type": "api_key", "api_key": key}});
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        config
+    };
+    let emulator = Arc::new(Daytona::new(CANARY));
+    let refused = vec![(config("wrong"), &["creds.api_key"][..])];
+    let mut cloud = Cloud::new(
+        Arc::clone(&emulator) as _,
+        dstack_backend_daytona::kind,
+        config(CANARY),
+        refused,
+    );
+    cloud.region = Some("us");
+    Played { emulator, cloud }
+}
+
+fn cloud() -> Cloud {
+    played(&json!({})).cloud
+}
+
+fn volume_config() -> Value {
+    json!({"type": "volume", "backend": "daytona", "name": "data"})
+}
+
+async fn one_container() -> (Cloud, Subject<Container>) {
+    let cloud = cloud();
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &volume_config());
+    (cloud, subject)
+}
+
+async fn offers_of(cloud: &Cloud, resources: Value, spot: bool) -> Vec<InstanceOfferWithAvailability> {
+    let requirements: Requirements = decode_strict(&json!({"resources": resources, "spot": spot})).unwrap();
+    cloud.open().offers(&requirements).await.unwrap()
+}
+
+fn with_gpus() -> Value {
+    json!({"cpu": "4..", "memory": "16GB..", "disk": "100GB..", "gpu": "1.."})
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+    checks::credentials(&played(&json!({"regions": ["us", "earth"]})).cloud).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_needs_permissions_and_regions_exist() {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.permit(&["write:sandboxes", "read:limits"]);
+    let config = BackendConfig::read(&cloud.config).unwrap();
+    let error = cloud.kind.configure("main", &config).await.unwrap_err();
+    let ConfigureError::Credentials { fields, details } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(fields, [["creds", "api_key"]]);
+    assert_eq!(
+        details.as_deref(),
+        Some("the API key is missing permissions: delete:sandboxes")
+    );
+    let nowhere = played(&json!({"regions": ["mars"]})).cloud;
+    let config = BackendConfig::read(&nowhere.config).unwrap();
+    let error = nowhere.kind.configure("main", &config).await.unwrap_err();
+    assert!(
+        matches!(&error, ConfigureError::Invalid(text) if text.contains("mars") && text.contains("earth, eu, us")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers_are_what_is_asked_for_within_the_limits() {
+    let cloud = cloud();
+    let row = |offer: &InstanceOfferWithAvailability| {
+        let name = offer.instance.name.clone();
+        (name, offer.region.to_string(), offer.availability)
+    };
+    let has = InstanceAvailability::Available;
+    let cpus = offers_of(
+        &cloud,
+        json!({"cpu": "2..", "memory": "4GB..", "disk": "8GB.."}),
+        false,
+    )
+    .await;
+    let of = |region: &str, availability| ("2cpu-4gb-8gb".to_owned(), region.to_owned(), availability);
+    let rows: Vec<_> = cpus
+        .iter()
+        .filter(|offer| offer.instance.resources.gpus.is_empty())
+        .map(row)
+        .collect();
+    assert_eq!(rows, [of("us", has), of("eu", InstanceAvailability::NoQuota)]);
+    // More than a sandbox may have.
+    let large = offers_of(&cloud, json!({"cpu": "5..", "gpu": 0}), false).await;
+    assert!(
+        large
+            .iter()
+            .all(|offer| offer.availability == InstanceAvailability::NoQuota),
+        "{large:?}"
+    );
+    // Three GPUs are left of the organization's, and six of all.
+    let h100 = |count: usize| json!({"cpu": "4..", "memory": "16GB..", "disk": "100GB..", "gpu": format!("H100:{count}")});
+    for (count, availability) in [
+        (1, Some(has)),
+        (3, Some(has)),
+        (4, Some(InstanceAvailability::NoQuota)),
+        (7, None),
+    ] {
+        let found = offers_of(&cloud, h100(count), false).await;
+        assert_eq!(
+            found.first().map(|offer| offer.availability),
+            availability,
+            "{count}"
+        );
+    }
+    assert_eq!(offers_of(&cloud, h100(1), true).await, []);
+    let spot = offers_of(&cloud, with_gpus(), true).await;
+    assert_eq!(spot[0].backend_data["gpu_type"], "RTX-4090");
+    assert_eq!(&*spot[0].region, "earth");
+    let on_earth = played(&json!({"regions": ["earth"]})).cloud;
+    let all = on_earth.open().offers(&Cloud::requirements()).await.unwrap();
+    assert!(all.iter().all(|offer| &*offer.region == "earth") && !all.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_lives_and_ends() {
+    let (cloud, subject) = one_container().await;
+    checks::whole_life(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_is_asked_for_as_it_is_to_run() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let mut subject = container(&cloud).await;
+    subject.want.workload.script = "echo 'a b'".to_owned();
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let proxy = place.ssh_proxy.unwrap();
+    assert_eq!(
+        (place.hostname.as_deref(), place.ssh_port),
+        (Some("localhost"), Some(10_022))
+    );
+    assert_eq!(
+        (proxy.hostname.as_str(), proxy.port, proxy.username.as_str()),
+        ("ssh.app.daytona.io", 22, "abc123def456ghi789-1")
+    );
+    assert_eq!(emulator.commands(), ["sh -c 'echo '\\''a b'\\'''"]);
+    let asked = emulator.asked().remove(0);
+    assert_eq!(
+        asked["buildInfo"]["dockerfileContent"],
+        "FROM registry.example/team/image:1\nUSER root\nENTRYPOINT []\nCMD [\"sleep\", \"infinity\"]\n"
+    );
+    assert_eq!((&asked["gpu"], asked.get("gpuType")), (&json!(0), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn spot_that_is_taken_away_is_lost() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let mut subject = container(&cloud).await;
+    subject.want.offer = offers_of(&cloud, with_gpus(), true).await.remove(0);
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    let asked = emulator.asked().remove(0);
+    assert_eq!(
+        (&asked["gpuType"], &asked["spot"]),
+        (&json!(["RTX-4090"]), &json!(true))
+    );
+    emulator.evict_all();
+    let known = subject.known(Some(place));
+    let backend = cloud.open();
+    let signs = backend
+        .containers()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await
+        .unwrap();
+    assert!(
+        matches!(signs.as_slice(), [Some(Sign::Lost(why))] if why.contains("spot")),
+        "{signs:?}"
+    );
+    driver.remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_start_is_told_apart() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let mut subject = container(&cloud).await;
+    subject.want.workload.image = "registry.example/team/broken:1".to_owned();
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Broken(why) if why.contains("failed to resolve image")),
+        "{error:?}"
+    );
+    // It has ended by the time it is looked at again.
+    let subject = container(&cloud).await;
+    let driver = Driver::new(&cloud);
+    driver.make(&subject).await.unwrap();
+    emulator.end_commands(11);
+    let error = driver.make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Broken(why) if why.contains("code 11")),
+        "{error:?}"
+    );
+    let wrong: [fn(&mut Subject<Container>); 2] = [
+        |subject| subject.want.workload.privileged = true,
+        |subject| subject.want.workload.image = "a\nRUN b".to_owned(),
+    ];
+    for change in wrong {
+        let mut subject = container(&cloud).await;
+        change(&mut subject);
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    }
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_lives_and_ends() {
+    let (cloud, subject) = one_volume().await;
+    checks::whole_life(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_exists_is_registered() {
+    let cloud = cloud();
+    let made = Driver::new(&cloud)
+        .make(&volume(&cloud, &volume_config()))
+        .await
+        .unwrap();
+    let backend = cloud.open();
+    let ask = |id: &str| {
+        let configuration = json!({"type": "volume", "backend": "daytona", "name": "data", "volume_id": id});
+        VolumeRequest {
+            ..volume(&cloud, &configuration).want
+        }
+    };
+    let volumes = backend.volumes().unwrap();
+    assert_eq!(volumes.register(&ask(&made.volume_id)).await.unwrap(), made);
+    for id in ["gone", "../sandbox", ""] {
+        let error = volumes.register(&ask(id)).await.unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{id}: {error:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_deleted_when_no_sandbox_has_them_any_more() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let driver = Driver::new(&cloud);
+    let disk = volume(&cloud, &volume_config());
+    let made = driver.make(&disk).await.unwrap();
+    let mut subject = container(&cloud).await;
+    let mounted = |path: &str| MountedVolume {
+        name: "data".to_owned(),
+        volume: made.clone(),
+        path: path.to_owned(),
+    };
+    subject.want.workload.volumes = vec![mounted("/data"), mounted("/more")];
+    let sandboxes = Driver::new(&cloud);
+    let place = sandboxes.make(&subject).await.unwrap();
+    assert_eq!(
+        emulator.asked()[0]["volumes"],
+        json!([{"volumeId": made.volume_id, "mountPath": "/data"}, {"volumeId": made.volume_id, "mountPath": "/more"}])
+    );
+    let owned = cloud.open().inventory().await.unwrap();
+    let owned = owned
+        .iter()
+        .find(|owned| owned.kind == OwnedKind::Volume)
+        .unwrap();
+    let error = cloud.open().remove_owned(owned).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    sandboxes.remove(&subject.known(Some(place)), &subject).await;
+    driver.remove(&disk.known(Some(made)), &disk).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_without_volumes_has_an_inventory() {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.permit(&["write:sandboxes", "delete:sandboxes", "read:limits"]);
+    assert_eq!(cloud.open().inventory().await.unwrap(), []);
+}
+
+/// What dstack 0.22.5 has made is removed with its login, of which nothing was noted.
+#[tokio::test(start_paused = true)]
+async fn what_the_reference_has_made_is_removed_whole() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let owned = cloud.open().inventory().await.unwrap();
+    let login = owned
+        .iter()
+        .find(|owned| matches!(owned.kind, OwnedKind::Piece(_)))
+        .unwrap();
+    let stored = json!({"startup_command": null, "registry_id": login.id});
+    place.backend_data = Some(stored.to_string());
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_to_be_had() {
+    let (cloud, subject) = one_container().await;
+    checks::sold_out(&cloud, &subject).await;
+    let (cloud, subject) = one_volume().await;
+    checks::sold_out(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_is_seen() {
+    let (cloud, subject) = one_container().await;
+    checks::loss(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_container_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_container).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_no_volume_is_made_twice_or_left() {
+    checks::any_fault_anywhere(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_attempt_makes_another_thing() {
+    checks::another_attempt(one_container).await;
+    checks::another_attempt(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn things_of_others_are_neither_taken_nor_ended() {
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![container(&cloud).await, container(&cloud).await];
+        (cloud, subjects)
+    })
+    .await;
+    checks::neighbours(async || {
+        let cloud = cloud();
+        let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
+        (cloud, subjects)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_left_behind_is_found_and_ended() {
+    checks::left_behind(one_container).await;
+    checks::left_behind(one_volume).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_removed_before_it_is_listed_is_not_left() {
+    checks::removed_before_listed(one_container).await;
+    checks::removed_before_listed(one_volume).await;
+}
+
+/// The reference's own code against this cloud: `reference.py` makes, waits for and removes sandboxes and volumes.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let emulator = Daytona::with_pace(CANARY, Duration::from_millis(50));
+    let url = served(&emulator).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../daytona/emulator/reference.py");
+    let (status, text) = run(&python, &[script, &url, CANARY]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().alive(), []);
+    assert!(emulator.ledger().count() >= 5, "it made too little");
+}
