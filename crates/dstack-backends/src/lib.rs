@@ -27,6 +27,7 @@ const ALL: &[MakeKind] = &[
     dstack_backend_daytona::kind,
     dstack_backend_lium::kind,
     dstack_backend_vastai::kind,
+    dstack_backend_oci::kind,
     dstack_backend_crusoe::kind,
     dstack_backend_kubernetes::kind,
     dstack_backend_runpod::kind,

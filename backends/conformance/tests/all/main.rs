@@ -15,6 +15,7 @@ mod kubernetes;
 mod kubernetes_others;
 mod lambda;
 mod lium;
+mod oci;
 mod runpod;
 mod seeweb;
 mod slurm;
