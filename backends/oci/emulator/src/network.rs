@@ -151,7 +151,12 @@ impl Oci {
                 let mut told = ask.body.clone();
                 told["lifecycleState"] = "AVAILABLE".into();
                 told["timeCreated"] = "2026-10-01T12:00:00.000Z".into();
+                if *path == "subnets" {
+                    told["routeTableId"] = format!("rt.{}", vcn.as_str().unwrap_or_default()).into();
+                    told["virtualRouterMac"] = "00:00:17:B6:4D:DD".into();
+                }
                 if *path == "vcns" {
+                    told["cidrBlock"] = told["cidrBlocks"][0].clone();
                     told["defaultRouteTableId"] = format!("rt.{id}").into();
                 }
                 told["id"] = id.into();
