@@ -16,6 +16,7 @@ pub mod cloudrift;
 pub mod daytona;
 pub mod gcp;
 mod json;
+pub mod lambdalabs;
 pub mod lium;
 pub mod oci;
 pub mod runpod;
@@ -60,6 +61,11 @@ pub fn offline_from_env(
             urls: gcp::Urls::default(),
             project: required("GCP_PROJECT_ID")?,
             token: required("GCP_ACCESS_TOKEN")?.into(),
+            http,
+        }),
+        Provider::Lambdalabs => Arc::new(lambdalabs::LambdalabsCollector {
+            url: lambdalabs::API_URL.to_owned(),
+            key: required("LAMBDALABS_TOKEN")?.into(),
             http,
         }),
         Provider::Oci => Arc::new(oci::OciCollector {

@@ -211,12 +211,12 @@ async fn collect_names_what_is_missing() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("x.csv");
     let output = output.to_str().unwrap();
-    let ran = run(&["collect", "lambdalabs", "--output", output]).await;
+    let ran = run(&["collect", "nebius", "--output", output]).await;
     assert_eq!(
         (ran.code, ran.err.as_str()),
         (
             1,
-            "error: lambdalabs cannot be collected here: its collector comes with the lambdalabs backend\n"
+            "error: nebius cannot be collected here: its collector comes with the nebius backend\n"
         )
     );
     let ran = run(&["collect", "gcp", "--output", output]).await;

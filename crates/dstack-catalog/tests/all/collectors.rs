@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::support::server::{Asked, Reply, Server};
 use crate::support::{data, info};
 use dstack_catalog::collectors::{
-    aws, azure, cloudrift, daytona, gcp, lium, oci, runpod, vastai, verda, vultr,
+    aws, azure, cloudrift, daytona, gcp, lambdalabs, lium, oci, runpod, vastai, verda, vultr,
 };
 use dstack_catalog::http::{Http, Patience};
 use dstack_catalog::{
@@ -162,6 +162,28 @@ async fn verda_is_collected() {
     let token = asked.iter().filter_map(|asked| asked.header("authorization"));
     assert!(token.eq(["Bearer eyJhbGciOi.example.access"; 2]));
     assert!(!format!("{collector:?}").contains("secret\""), "{collector:?}");
+}
+
+#[tokio::test]
+async fn lambdalabs_is_collected() {
+    let server = recorded("lambdalabs").await;
+    offline(
+        &lambdalabs::LambdalabsCollector {
+            url: format!("{}/api/v1", server.url),
+            key: "a-key".into(),
+            http: http(),
+        },
+        "lambdalabs",
+    )
+    .await;
+    for asked in server.asked() {
+        assert_eq!(
+            asked.header("authorization"),
+            Some("Bearer a-key"),
+            "{}",
+            asked.target
+        );
+    }
 }
 
 #[tokio::test]
