@@ -21,6 +21,9 @@ const BASE: &str = "https://api.cloud.crusoe.ai/v1alpha5";
 /// The most that a page has.
 const PAGE: &str = "100";
 
+/// More than any project has: an API that never says that a page is the last is not asked for ever.
+const MOST_PAGES: u32 = 500;
+
 /// The API as one user in one project.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -45,10 +48,23 @@ impl Kind {
 }
 
 #[derive(Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
 struct Items<T> {
+    #[serde(deserialize_with = "readable")]
     items: Vec<T>,
     #[serde(default)]
     next_page_token: Option<String>,
+}
+
+/// The entries of a list; one of another form is left out.
+fn readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let read = |entry: Value| {
+        let read = serde_json::from_value(entry);
+        read.inspect_err(|error| tracing::warn!(%error, "Crusoe lists what cannot be read"))
+            .ok()
+    };
+    let entries = Vec::<Value>::deserialize(deserializer)?;
+    Ok(entries.into_iter().filter_map(read).collect())
 }
 
 /// A size of machines.
@@ -84,19 +100,19 @@ pub(crate) struct Quota {
     #[serde(default)]
     pub(crate) category: String,
     /// An integer by the description, and a text in answers.
-    #[serde(deserialize_with = "number")]
-    pub(crate) available: i64,
+    #[serde(default, deserialize_with = "number")]
+    pub(crate) available: Option<i64>,
 }
 
-fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     let value = Value::deserialize(deserializer)?;
-    let number = value.as_i64().or_else(|| value.as_str()?.parse().ok());
-    number.ok_or_else(|| serde::de::Error::custom("not a number"))
+    Ok(value.as_i64().or_else(|| value.as_str()?.parse().ok()))
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Disk {
     pub(crate) id: String,
+    #[serde(default)]
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) location: String,
@@ -105,9 +121,11 @@ pub(crate) struct Disk {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) id: String,
+    #[serde(default)]
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) location: String,
+    #[serde(default)]
     pub(crate) state: String,
     #[serde(default)]
     pub(crate) network_interfaces: Vec<Interface>,
@@ -169,7 +187,9 @@ pub(crate) struct NetworkCapacity {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Partition {
     pub(crate) id: String,
+    #[serde(default)]
     pub(crate) name: String,
+    #[serde(default)]
     pub(crate) ib_network_id: String,
 }
 
@@ -253,7 +273,7 @@ impl Client {
     pub(crate) async fn quotas(&self) -> Result<Vec<Quota>, ApiError> {
         #[derive(Deserialize)]
         struct Quotas {
-            #[serde(default)]
+            #[serde(default, deserialize_with = "readable")]
             quotas: Vec<Quota>,
         }
         Ok(self.api.get(&self.path("quotas")).send::<Quotas>().await?.quotas)
@@ -274,7 +294,7 @@ impl Client {
     /// All machines of the project.
     pub(crate) async fn machines(&self) -> Result<Vec<Machine>, ApiError> {
         let (path, mut all, mut token) = (self.path(Kind::Machine.path()), Vec::new(), String::new());
-        loop {
+        for _ in 0..MOST_PAGES {
             let mut request = self.api.get(&path).query("limit", PAGE);
             if !token.is_empty() {
                 request = request.query("next_token", &token);
@@ -289,6 +309,10 @@ impl Client {
                 None => return Ok(all),
             }
         }
+        Err(ApiError::Malformed {
+            api: "Crusoe".to_owned(),
+            details: format!("the list of machines has more than {MOST_PAGES} pages"),
+        })
     }
 
     /// All disks of the project but those that machines start from.
@@ -311,9 +335,11 @@ impl Client {
         known(self.api.get(&path).send().await)
     }
 
-    pub(crate) async fn disk(&self, id: &str) -> Result<Option<Disk>, ApiError> {
-        let path = self.path(&format!("{}/{id}", Kind::Disk.path()));
-        known(self.api.get(&path).send().await)
+    /// Whether the disk is there, by the list: the description has no answer for single disks that are not.
+    pub(crate) async fn has_disk(&self, id: &str) -> Result<bool, ApiError> {
+        let path = self.path(Kind::Disk.path());
+        let found: Items<Disk> = self.api.get(&path).query("disk_ids", id).send().await?;
+        Ok(found.items.iter().any(|disk| disk.id == id))
     }
 
     /// What is done, or was, with the thing of this id.
@@ -371,18 +397,30 @@ impl Client {
     }
 }
 
-/// What is not there: 404 (observed; the description has none), or 403 in words that say so.
 fn known<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    let is_missing = |error: &ApiError| match error.status() {
-        Some(StatusCode::NOT_FOUND) => true,
-        Some(StatusCode::FORBIDDEN) => {
-            error.body().contains("not_found") || error.body().contains("not found")
-        }
-        _ => false,
-    };
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) if says_not_found(&error) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The API itself does, not a proxy before it: 404 (observed; the description has none) with its code, or 403 in words that say so.
+fn says_not_found(error: &ApiError) -> bool {
+    #[derive(Deserialize)]
+    struct Problem {
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let Ok(problem) = serde_json::from_str::<Problem>(error.body()) else {
+        return false;
+    };
+    match error.status() {
+        Some(StatusCode::NOT_FOUND) => problem.code == "not_found",
+        Some(StatusCode::FORBIDDEN) => {
+            problem.code == "not_found" || problem.message.replace('_', " ").contains("not found")
+        }
+        _ => false,
     }
 }

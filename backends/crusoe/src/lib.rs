@@ -137,7 +137,8 @@ fn told<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
     answer.map_err(|error| compute_error(&error))
 }
 
-/// What a removal was answered. What is refused is still in use: Crusoe removes no disk of a machine, and no partition with machines.
+/// What the removal of a disk or partition was answered. What is refused is still in use: Crusoe removes no disk of a machine, and no
+/// partition with machines.
 fn removed<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
     told(answer).map_err(|error| match error {
         ComputeError::Refused(text) => ComputeError::InUse(text),

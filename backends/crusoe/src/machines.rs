@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error, machine_place};
+use dstack_backend::{KEEP_GPUS, Made, apt_install, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Removal, Sign, Step,
 };
@@ -29,7 +29,7 @@ const MACHINE: &str = "machine";
 const DISK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Pause while a machine starts.
-const STARTS_INTERVAL: Duration = Duration::from_secs(5);
+const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pause while something is being taken away.
 pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,10 +37,11 @@ pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
 /// Of a machine that does not run any more.
 const OVER: &[&str] = &["DELETING", "DELETED", "STOPPING", "STOPPED", "SHUTOFF", "FAILED"];
 
-/// First of all, so that nobody uses Docker before its files are where there is room for them. Its socket would start it again.
-const STOP_DOCKER: &str = "systemctl stop docker.socket docker containerd";
+/// First of all, so that nobody uses Docker before its files are where there is room for them: masked, nothing starts it again.
+const HOLD_DOCKER: &str = "systemctl mask --now docker.socket docker.service
+systemctl stop docker.socket docker.service containerd";
 
-/// The images' SSH server forwards nothing.
+/// The images' SSH server forwards nothing. This is last of all: a machine is taken as soon as its agent is reached.
 const ALLOW_FORWARDING: &str = "sed -i 's/.*AllowTcpForwarding.*/AllowTcpForwarding yes/' /etc/ssh/sshd_config; \
     systemctl restart ssh";
 
@@ -55,7 +56,7 @@ else
   count=$(echo $drives | wc -w)
   if [ \"$count\" -eq 1 ]; then disk=$drives
   elif [ \"$count\" -gt 1 ]; then
-    command -v mdadm >/dev/null || { apt-get update -qq; apt-get install -yqq mdadm; }
+    command -v mdadm >/dev/null || install_mdadm
     mdadm --create /dev/md0 --level=0 --raid-devices=$count $drives --force --run && disk=/dev/md0
   fi
 fi
@@ -70,9 +71,10 @@ if [ -n \"$disk\" ] && ! mountpoint -q /data; then
   fi
 fi";
 
-/// Last of all: a machine is taken as soon as Docker answers. Of the images with drivers for AMD it is not known that they have it.
-const START_DOCKER: &str = "systemctl start containerd docker.socket docker
-command -v docker >/dev/null || { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -yqq docker.io; }";
+/// Of the images with drivers for AMD it is not known that they have it.
+const START_DOCKER: &str = "systemctl unmask docker.socket docker.service
+command -v docker >/dev/null || install_docker
+systemctl start containerd docker.socket docker.service";
 
 #[async_trait]
 impl Lifecycle<Machine> for Crusoe {
@@ -87,20 +89,22 @@ impl Lifecycle<Machine> for Crusoe {
             again,
         };
         let disk = match needs_disk(&want.offer) {
-            true => Some(self.ensure_disk(want, call).await?.id),
+            true => Some(self.ensure_disk(want, call).await?),
             false => None,
         };
         if let Some(disk) = &disk
             && call.made::<Made>(MACHINE)?.is_none()
-            && self.is_being_made(Kind::Disk, disk).await?
+            // What it tells nothing of yet is not made.
+            && self.is_being_made(Kind::Disk, &disk.id).await?.unwrap_or(disk.is_new(call))
         {
             return Ok(underway("the disk is made", DISK_INTERVAL));
         }
+        let disk = disk.map(|disk| disk.id);
         let name = want.marks.name(NAME_LENGTH);
         let ask = async || Ok(Made::now(self.start(want, &name, disk.as_deref()).await?, call));
         let find = || self.find_machine(&name, call);
         let made: Made = call.make(MACHINE, LISTED_WITHIN, ask, find).await?;
-        if self.is_being_made(Kind::Machine, &made.id).await? {
+        if self.is_being_made(Kind::Machine, &made.id).await? == Some(true) {
             return Ok(underway("the machine starts", STARTS_INTERVAL));
         }
         let Some(machine) = told(self.client.machine(&made.id).await)? else {
@@ -124,15 +128,15 @@ impl Lifecycle<Machine> for Crusoe {
         &self,
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let found = told(self.client.machines().await)?;
-        let sign = |known: &Known<Machine>| {
-            let id = &known.place.as_ref()?.instance_id;
-            Some(match found.iter().find(|machine| machine.id == *id) {
-                None => Sign::Lost("Crusoe does not have the machine any more".to_owned()),
-                Some(machine) => end_of(machine).map_or(Sign::Well, Sign::Lost),
-            })
-        };
-        Ok(known.iter().map(sign).collect())
+        let all = told(self.client.machines().await)?;
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            signs.push(match &known.place {
+                Some(place) => self.sign(&all, &place.instance_id).await,
+                None => None,
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -181,7 +185,7 @@ impl Crusoe {
         let group = want.placement_group.as_deref().filter(|_| has_fabric(size));
         let adapter = match group {
             None => None,
-            Some(group) => Some(self.partition(group).await?.ok_or_else(|| {
+            Some(group) => Some(self.partition(group).await.map_err(not_asked)?.ok_or_else(|| {
                 ComputeError::Refused(format!(
                     "the placement group has no InfiniBand partition, which {size} needs: it was made for machines without InfiniBand"
                 ))
@@ -205,17 +209,37 @@ impl Crusoe {
         id.map_err(|error| not_made(&error))?.ok_or_else(unnamed)
     }
 
-    /// Whether Crusoe is still at it; an error when it has failed. What it tells nothing of is long over.
-    async fn is_being_made(&self, kind: Kind, id: &str) -> Result<bool, ComputeError> {
+    /// How one is, that was listed with all or is asked for; `None`: Crusoe does not tell.
+    async fn sign(&self, all: &[client::Machine], id: &str) -> Option<Sign<JobProvisioningData>> {
+        let asked;
+        let machine = match all.iter().find(|machine| machine.id == id) {
+            Some(machine) => Some(machine),
+            // While others end, a page may begin one entry later than the one before it ended.
+            None => {
+                asked = self.client.machine(id).await.ok()?;
+                asked.as_ref()
+            }
+        };
+        Some(match machine {
+            None => Sign::Lost("Crusoe does not have the machine any more".to_owned()),
+            Some(machine) => end_of(machine).map_or(Sign::Well, Sign::Lost),
+        })
+    }
+
+    /// Whether Crusoe is still at it; an error when it has failed. `None`: Crusoe tells nothing of it, yet or any more.
+    async fn is_being_made(&self, kind: Kind, id: &str) -> Result<Option<bool>, ComputeError> {
         let operations = told(self.client.operations(kind, id).await)?;
         let failed = operations
             .iter()
             .find(|operation| operation.state == OperationState::Failed);
         match failed.map(client::Operation::failure) {
             Some((code, text)) => Err(failure(code, text)),
-            None => Ok(operations
-                .iter()
-                .any(|operation| operation.state != OperationState::Succeeded)),
+            None if operations.is_empty() => Ok(None),
+            None => Ok(Some(
+                operations
+                    .iter()
+                    .any(|operation| operation.state != OperationState::Succeeded),
+            )),
         }
     }
 
@@ -242,14 +266,20 @@ impl Crusoe {
             return Ok(Removal::Gone);
         }
         if !is_ending(&machine) {
-            removed(self.client.delete(Kind::Machine, id).await)?;
+            match told(self.client.delete(Kind::Machine, id).await) {
+                // It is made first.
+                Err(ComputeError::Refused(_) | ComputeError::Credentials(_)) if is_starting(&machine) => {}
+                answer => {
+                    answer?;
+                }
+            }
         }
         Ok(Removal::Underway { again: ENDS_INTERVAL })
     }
 
     /// Of a machine that is gone.
     pub(crate) async fn delete_disk(&self, id: &str) -> Result<Removal, ComputeError> {
-        if told(self.client.disk(id).await)?.is_none() {
+        if !told(self.client.has_disk(id).await)? {
             return Ok(Removal::Gone);
         }
         removed(self.client.delete(Kind::Disk, id).await)?;
@@ -306,6 +336,10 @@ fn state(machine: &client::Machine) -> &str {
     state.strip_prefix("STATE_").unwrap_or(state)
 }
 
+fn is_starting(machine: &client::Machine) -> bool {
+    matches!(state(machine), "CREATING" | "STARTING")
+}
+
 fn is_ending(machine: &client::Machine) -> bool {
     matches!(state(machine), "DELETING" | "DELETED")
 }
@@ -352,16 +386,27 @@ fn image_for(offer: &InstanceOfferWithAvailability) -> &'static str {
     }
 }
 
-/// Runs as root. Crusoe takes one key by itself: the others are put beside it.
+/// Runs as root. Crusoe takes one key by itself: the others are put beside it, on lines of their own.
 fn startup_script(authorized_keys: &[String]) -> String {
     let keys = authorized_keys.iter().skip(1).map(|key| {
         let key = key.replace('\'', "");
-        format!("echo '{key}' >> /home/{USER}/.ssh/authorized_keys")
+        format!("printf '\\n%s\\n' '{key}' >> /home/{USER}/.ssh/authorized_keys\n")
     });
-    let mut lines = vec!["#!/bin/bash".to_owned(), STOP_DOCKER.to_owned()];
-    lines.extend(keys);
-    lines.extend([ALLOW_FORWARDING, USE_DISK, START_DOCKER].map(str::to_owned));
-    lines.join("\n") + "\n"
+    let keys: String = keys.collect();
+    let (docker, mdadm) = (apt_install("docker.io"), apt_install("mdadm"));
+    format!(
+        "#!/bin/bash
+install_docker() {{ {docker}; }}
+install_mdadm() {{ {mdadm}; }}
+{HOLD_DOCKER}
+{keys}{USE_DISK}
+python3 - <<'EOF'
+{KEEP_GPUS}
+EOF
+{START_DOCKER}
+{ALLOW_FORWARDING}
+"
+    )
 }
 
 #[cfg(test)]
@@ -390,7 +435,30 @@ mod tests {
     fn the_first_script_is_one() {
         let keys = ["ssh-ed25519 AAAA a", "ssh-ed25519 BBBB b"].map(str::to_owned);
         let script = startup_script(&keys);
-        assert!(script.contains("BBBB") && !script.contains("AAAA"), "{script}");
+        assert!(!script.contains("AAAA"), "{script}");
+        // The image's file may end without a newline.
+        assert!(
+            script.contains("printf '\\n%s\\n' 'ssh-ed25519 BBBB b' >>"),
+            "{script}"
+        );
+        let parts = [
+            "systemctl mask --now docker.socket docker.service",
+            "mount --bind",
+            KEEP_GPUS,
+            "systemctl unmask",
+            "systemctl start containerd docker",
+            "AllowTcpForwarding yes",
+        ];
+        let at: Vec<Option<usize>> = parts.iter().map(|part| script.find(part)).collect();
+        assert!(
+            at.is_sorted() && at.iter().all(Option::is_some),
+            "{at:?} {script}"
+        );
+        assert_eq!(
+            script.matches("for i in $(seq 10)").count(),
+            2,
+            "what is installed is tried again"
+        );
         let checked = Command::new("bash").args(["-n", "-c", &script]).output().unwrap();
         assert!(checked.status.success(), "{checked:?}");
     }

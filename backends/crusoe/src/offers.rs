@@ -139,9 +139,10 @@ fn availability(quotas: &[Quota], instance_type: &str) -> InstanceAvailability {
         !name.is_empty() && is_of_it && quota.category.contains(MACHINES)
     };
     let distance = |quota: &&Quota| quota.programmatic_name.len().abs_diff(family.len());
-    match quotas.iter().filter(is_of_family).min_by_key(distance) {
+    let nearest = quotas.iter().filter(is_of_family).min_by_key(distance);
+    match nearest.and_then(|quota| quota.available) {
         None => InstanceAvailability::Unknown,
-        Some(quota) if quota.available > 0 => InstanceAvailability::Available,
+        Some(available) if available > 0 => InstanceAvailability::Available,
         Some(_) => InstanceAvailability::NoQuota,
     }
 }

@@ -2,7 +2,7 @@
 //! Machines without InfiniBand need none.
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{Made, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Placement, PlacementRequest, Removal, Step,
     placement_name,
@@ -35,7 +35,7 @@ impl Lifecycle<Placement> for Crusoe {
         }
         let name = placement_name(&want.marks);
         let create = async || {
-            let networks = told(self.client.networks().await)?;
+            let networks = told(self.client.networks().await).map_err(not_asked)?;
             let network = network_for(&networks, want).ok_or_else(|| {
                 ComputeError::NoCapacity(format!(
                     "Crusoe has no InfiniBand network for {} in {}",
@@ -90,12 +90,13 @@ impl Crusoe {
     }
 
     pub(crate) async fn delete_partition(&self, id: &str) -> Result<Removal, ComputeError> {
+        // The description has no answer for partitions that are not there: the list tells.
+        let all = told(self.client.partitions().await)?;
+        if !all.iter().any(|partition| partition.id == id) {
+            return Ok(Removal::Gone);
+        }
         removed(self.client.delete_partition(id).await)?;
-        let left = told(self.client.partitions().await)?;
-        Ok(match left.iter().any(|partition| partition.id == id) {
-            true => Removal::Underway { again: ENDS_INTERVAL },
-            false => Removal::Gone,
-        })
+        Ok(Removal::Underway { again: ENDS_INTERVAL })
     }
 }
 

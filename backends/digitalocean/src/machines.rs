@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, bare_key, cloud_config, compute_error, machine_place, not_asked};
+use dstack_backend::{Made, apt_install, bare_key, cloud_config, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -29,10 +29,8 @@ const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause while a machine is being taken away.
 const ENDS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Of images without Docker: that of Ubuntu. Just after the start, the image's own updates may hold the lock, and mirrors may fail.
-const INSTALL_DOCKER: &str = "export DEBIAN_FRONTEND=noninteractive; for i in $(seq 10); do \
-    apt-get -o DPkg::Lock::Timeout=300 update && \
-    apt-get -o DPkg::Lock::Timeout=300 install --yes docker.io && break; sleep 10; done";
+/// That of Ubuntu, for images without Docker.
+const DOCKER: &str = "docker.io";
 
 #[async_trait]
 impl Lifecycle<Machine> for DigitalOcean {
@@ -120,8 +118,8 @@ impl Lifecycle<Machine> for DigitalOcean {
 impl DigitalOcean {
     async fn create(&self, want: &MachineRequest, name: &str) -> Result<String, ComputeError> {
         let project = self.project_id().await.map_err(not_asked)?;
-        let (image, commands) = image_for(&want.offer);
-        let commands: Vec<String> = commands.into_iter().map(str::to_owned).collect();
+        let (image, missing) = image_for(&want.offer);
+        let commands: Vec<String> = missing.into_iter().map(apt_install).collect();
         let new = NewDroplet {
             name,
             region: &want.offer.region,
@@ -286,15 +284,13 @@ fn address(droplet: &Droplet) -> Option<String> {
     (droplet.status == Status::Active).then(|| public.ip_address.clone())
 }
 
-/// The image, and what it lacks. Images for NVIDIA GPUs have drivers, Docker and the container toolkit; the vendor has one for
+/// The image, and the package that it lacks. Images for NVIDIA GPUs have drivers, Docker and the container toolkit; the vendor has one for
 /// machines with eight GPUs, and one for all others.
 fn image_for(offer: &InstanceOfferWithAvailability) -> (&'static str, Option<&'static str>) {
     let gpus = &offer.instance.resources.gpus;
     match (gpus.first(), gpus.len()) {
-        (None, _) => ("ubuntu-24-04-x64", Some(INSTALL_DOCKER)),
-        (Some(gpu), _) if gpu.vendor == Some(AcceleratorVendor::Amd) => {
-            ("gpu-amd-base", Some(INSTALL_DOCKER))
-        }
+        (None, _) => ("ubuntu-24-04-x64", Some(DOCKER)),
+        (Some(gpu), _) if gpu.vendor == Some(AcceleratorVendor::Amd) => ("gpu-amd-base", Some(DOCKER)),
         (Some(_), 8) => ("gpu-h100x8-base", None),
         (Some(_), _) => ("gpu-h100x1-base", None),
     }

@@ -1,8 +1,9 @@
 use serde_json::json;
 
 /// Where Docker has a runtime for GPUs of NVIDIA, it makes control groups without systemd, which would take running containers their GPUs
-/// whenever it is reloaded (NVIDIA/nvidia-container-toolkit#48). cloud-init has Python, and does this before SSH and Docker start.
-const KEEP_GPUS: &str = r#"
+/// whenever it is reloaded (NVIDIA/nvidia-container-toolkit#48). A program in Python, which cloud-init needs as well, to be run before
+/// Docker starts.
+pub const KEEP_GPUS: &str = r#"
 import json, os
 path = "/etc/docker/daemon.json"
 text = open(path).read() if os.path.exists(path) else ""
@@ -17,7 +18,7 @@ if "nvidia" in text and "native.cgroupdriver" not in text:
 /// User data for cloud-init, which carries it out at the first start of a machine: these public keys may log in as the image's user,
 /// then these shell commands are run as root, one after the other. Whoever logs in may find that they have not ended yet.
 ///
-/// Containers keep their GPUs where the image has Docker with a runtime for them (see [`KEEP_GPUS`]).
+/// The first of all is [`KEEP_GPUS`], before SSH and Docker start: containers keep their GPUs where the image has Docker with a runtime for them.
 ///
 /// It is written as JSON, which is YAML, so that texts need no other quotes.
 pub fn cloud_config(authorized_keys: &[String], commands: &[String]) -> String {
@@ -30,6 +31,16 @@ pub fn cloud_config(authorized_keys: &[String], commands: &[String]) -> String {
         fields.insert("runcmd".to_owned(), json!(run));
     }
     format!("#cloud-config\n{config}\n")
+}
+
+/// A shell command that installs a package on Debian or Ubuntu. Just after the start, the image's own updates may hold the lock, and
+/// mirrors may fail.
+pub fn apt_install(package: &str) -> String {
+    format!(
+        "export DEBIAN_FRONTEND=noninteractive; for i in $(seq 10); do \
+        apt-get -o DPkg::Lock::Timeout=300 update && \
+        apt-get -o DPkg::Lock::Timeout=300 install --yes {package} && break; sleep 10; done"
+    )
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod place;
 
 pub use api::{compute_error, configure_error, not_asked};
 pub use cached::Cached;
-pub use cloud_config::cloud_config;
+pub use cloud_config::{KEEP_GPUS, apt_install, cloud_config};
 pub use env::Env;
 pub use failures::RecentFailures;
 pub use keys::bare_key;
