@@ -284,8 +284,8 @@ fn address(droplet: &Droplet) -> Option<String> {
     (droplet.status == Status::Active).then(|| public.ip_address.clone())
 }
 
-/// The image, and the package that it lacks. Images for NVIDIA GPUs have drivers, Docker and the container toolkit; the vendor has one for
-/// machines with eight GPUs, and one for all others.
+/// The image, and the package that it lacks. Images for NVIDIA GPUs have drivers, Docker and the container toolkit; the vendor has one
+/// for machines with eight GPUs, and one for all others.
 fn image_for(offer: &InstanceOfferWithAvailability) -> (&'static str, Option<&'static str>) {
     let gpus = &offer.instance.resources.gpus;
     match (gpus.first(), gpus.len()) {

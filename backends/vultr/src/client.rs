@@ -16,6 +16,9 @@ const BASE: &str = "https://api.vultr.com/v2";
 /// The largest page that the vendor gives.
 const PAGE: &str = "500";
 
+/// More than any account has: an API that never says that a page is the last is not asked for ever.
+const MOST_PAGES: u32 = 500;
+
 /// The API as one account.
 #[derive(Debug)]
 pub(crate) struct Client(ApiClient);
@@ -198,9 +201,10 @@ impl Client {
     /// `None`: there is none.
     pub(crate) async fn server(&self, kind: PlanType, id: &str) -> Result<Option<Server>, ApiError> {
         let path = format!("{}/{id}", kind.path());
-        match found(self.0.get(&path).send::<Value>().await)? {
-            Some(answer) => field(answer, kind.one()).map(Some),
-            None => Ok(None),
+        match self.0.get(&path).send::<Value>().await {
+            Ok(answer) => field(answer, kind.one()).map(Some),
+            Err(error) if says_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -211,13 +215,22 @@ impl Client {
     /// The VPCs that it is attached to; `None`: the API does not tell, as it has this call not for all machines.
     pub(crate) async fn vpcs_of(&self, kind: PlanType, id: &str) -> Result<Option<Vec<Attached>>, ApiError> {
         let path = format!("{}/{id}/vpcs", kind.path());
-        found(self.list(&path, "vpcs", &[]).await)
+        match self.list(&path, "vpcs", &[]).await {
+            Ok(attached) => Ok(Some(attached)),
+            // Here, that the API has no such call.
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether there was one.
     pub(crate) async fn delete(&self, kind: PlanType, id: &str) -> Result<bool, ApiError> {
         let path = format!("{}/{id}", kind.path());
-        Ok(found(self.0.delete(&path).send_raw().await)?.is_some())
+        match self.0.delete(&path).send_raw().await {
+            Ok(_) => Ok(true),
+            Err(error) if says_not_found(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// All pages.
@@ -229,7 +242,7 @@ impl Client {
     ) -> Result<Vec<T>, ApiError> {
         let mut all = Vec::new();
         let mut cursor = String::new();
-        loop {
+        for _ in 0..MOST_PAGES {
             let mut ask = self.0.get(path).query("per_page", PAGE);
             for (name, value) in query {
                 ask = ask.query(name, value);
@@ -246,22 +259,30 @@ impl Client {
             }
             cursor = next;
         }
+        Err(malformed(format!("{path} has more than {MOST_PAGES} pages")))
     }
 }
 
 fn field<T: DeserializeOwned>(mut answer: Value, name: &str) -> Result<T, ApiError> {
     let value = answer.get_mut(name).map(Value::take).unwrap_or_default();
-    serde_json::from_value(value).map_err(|error| ApiError::Malformed {
-        api: "Vultr".to_owned(),
-        details: format!("{name}: {error}"),
-    })
+    serde_json::from_value(value).map_err(|error| malformed(format!("{name}: {error}")))
 }
 
-/// `None`: the API says that it is not there.
-fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-        Err(error) => Err(error),
+fn malformed(details: String) -> ApiError {
+    ApiError::Malformed {
+        api: "Vultr".to_owned(),
+        details,
     }
+}
+
+/// The API itself does, not a proxy before it.
+fn says_not_found(error: &ApiError) -> bool {
+    #[derive(Deserialize)]
+    struct Problem {
+        status: u16,
+        #[serde(rename = "error")]
+        _error: String,
+    }
+    let problem: Option<Problem> = serde_json::from_str(error.body()).ok();
+    error.status() == Some(StatusCode::NOT_FOUND) && problem.is_some_and(|problem| problem.status == 404)
 }

@@ -101,7 +101,7 @@ struct Vultr {
     sold: Cached<VendorRows>,
     /// Held while a network is looked for and made.
     making_network: tokio::sync::Mutex<()>,
-    /// Networks that were made here, by region, with the time: those of late may not be listed yet.
+    /// Networks that were made or found here, by region, with the time: those of late may not be listed yet.
     networks: Mutex<HashMap<String, (Time, Vpc)>>,
 }
 

@@ -53,8 +53,7 @@ impl Lifecycle<Machine> for Vultr {
                 || self.find(kind, &label, call),
             )
             .await?;
-        let server = self.client.server(kind, &made.id).await;
-        let server = server.map_err(|error| compute_error(&error))?;
+        let server = self.server(kind, &made.id).await?;
         let waiting = |doing: &str| {
             Ok(Step::Underway {
                 seen: None,
@@ -91,15 +90,22 @@ impl Lifecycle<Machine> for Vultr {
         look_by_place(known, kind_of, |kind, things| async move {
             let servers = self.client.servers(kind).await;
             let servers = servers.map_err(|error| compute_error(&error))?;
-            let sign = |known: &Known<Machine>| {
-                let id = known.place.as_ref().map(|place| place.instance_id.as_str());
-                match servers.iter().find(|server| Some(server.id.as_str()) == id) {
+            let mut signs = Vec::with_capacity(things.len());
+            for known in things {
+                let id = known.place.as_ref().map_or("", |place| &place.instance_id);
+                let listed = servers.iter().find(|server| server.id == id).cloned();
+                let server = match listed {
+                    Some(listed) => Some(listed),
+                    // While others end, a page may begin one entry later than the one before it ended.
+                    None => self.server(kind, id).await?,
+                };
+                signs.push(match server {
                     None => Sign::Lost(GONE.to_owned()),
-                    Some(server) if has_failed(server) => Sign::Lost(FAILED.to_owned()),
+                    Some(server) if has_failed(&server) => Sign::Lost(FAILED.to_owned()),
                     Some(_) => Sign::Well,
-                }
-            };
-            Ok(things.into_iter().map(sign).collect())
+                });
+            }
+            Ok(signs)
         })
         .await
     }
@@ -147,6 +153,11 @@ impl Vultr {
         };
         let made = self.client.create(kind, &ask).await;
         made.map_err(|error| not_made(&error))
+    }
+
+    async fn server(&self, kind: PlanType, id: &str) -> Result<Option<Server>, ComputeError> {
+        let server = self.client.server(kind, id).await;
+        server.map_err(|error| compute_error(&error))
     }
 
     async fn internal_ip(
@@ -261,6 +272,7 @@ fn firewall(network: &Vpc) -> String {
 pub(crate) fn not_made(error: &ApiError) -> ComputeError {
     let refused = [
         StatusCode::BAD_REQUEST,
+        StatusCode::FORBIDDEN,
         StatusCode::NOT_FOUND,
         StatusCode::CONFLICT,
         StatusCode::PRECONDITION_FAILED,
@@ -318,6 +330,12 @@ mod tests {
             told(bad, "Invalid plan chosen."),
             ComputeError::Refused(_)
         ));
+        assert!(matches!(
+            told(StatusCode::FORBIDDEN, limit),
+            ComputeError::NoQuota(_)
+        ));
+        let forbidden = told(StatusCode::FORBIDDEN, "Forbidden");
+        assert!(matches!(forbidden, ComputeError::Credentials(_)));
         let unauthorized = told(StatusCode::UNAUTHORIZED, "Invalid API token.");
         assert!(matches!(unauthorized, ComputeError::Credentials(_)));
         let busy = told(StatusCode::TOO_MANY_REQUESTS, "Rate limit exceeded");

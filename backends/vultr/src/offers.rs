@@ -17,6 +17,9 @@ use crate::Vultr;
 /// The one plan that cannot be attached to a VPC.
 const WITHOUT_VPC: &str = "vbm-4c-32gb";
 
+/// GPUs with which nobody has seen the images to work that machines start with: dstack 0.22.5 does not offer them either.
+const UNVERIFIED: [&str; 3] = ["B200", "MI325X", "MI355X"];
+
 impl Vultr {
     /// What the vendor sells. A plan's list of regions is that of those that have it now.
     pub(crate) async fn find_offers(
@@ -69,7 +72,12 @@ impl Vultr {
     }
 }
 
-/// The images that machines start with are for x86 only.
+/// The images that machines start with are for x86 only. Small plans that end in `-v6` have no address of IPv4.
 fn can_be_used(item: &Item) -> bool {
-    item.cpu_arch == CpuArch::X86 && item.instance_name != WITHOUT_VPC
+    let has_ipv4 = !(item.instance_name.starts_with("vc2-") && item.instance_name.ends_with("-v6"));
+    let gpu = item.gpu_name.as_deref().unwrap_or_default();
+    item.cpu_arch == CpuArch::X86
+        && has_ipv4
+        && item.instance_name != WITHOUT_VPC
+        && !UNVERIFIED.contains(&gpu)
 }

@@ -18,7 +18,8 @@ if "nvidia" in text and "native.cgroupdriver" not in text:
 /// User data for cloud-init, which carries it out at the first start of a machine: these public keys may log in as the image's user,
 /// then these shell commands are run as root, one after the other. Whoever logs in may find that they have not ended yet.
 ///
-/// The first of all is [`KEEP_GPUS`], before SSH and Docker start: containers keep their GPUs where the image has Docker with a runtime for them.
+/// The first of all is [`KEEP_GPUS`], before SSH and Docker start: containers keep their GPUs where the image has Docker with a runtime
+/// for them.
 ///
 /// It is written as JSON, which is YAML, so that texts need no other quotes.
 pub fn cloud_config(authorized_keys: &[String], commands: &[String]) -> String {

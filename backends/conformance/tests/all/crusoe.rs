@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, placement, reference_python, run, served,
-    soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, placement, reference_python, run,
+    served, soak,
 };
-use dstack_compute::{ComputeError, Machine, Placement, placement_name};
+use dstack_compute::{ComputeError, Machine, OwnedKind, Placement, Sign, placement_name};
 use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
@@ -231,6 +231,92 @@ async fn machines_with_drives_have_no_data_disk_and_others_the_size_that_is_aske
         }
         driver.remove(&subject.known(Some(place)), &subject).await;
         assert_eq!(emulator.ledger().alive(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_of_an_unknown_form_are_left_out() {
+    let (emulator, cloud) = emulated();
+    let before = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    emulator.list_oddities();
+    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    assert_eq!(offers, before);
+    let subject = machine(&cloud).await;
+    checks::whole_life(&cloud, &subject).await;
+    checks::credentials(&cloud).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_vendor_says_that_a_machine_is_gone() {
+    let (emulator, cloud) = emulated();
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    let place = driver.make(&subject).await.unwrap();
+    let known = [subject.known(Some(place))];
+    let backend = cloud.open();
+    let machines = backend.machines().unwrap();
+    // A list that misses it is not believed; the vendor's answer for this one is, and a proxy's 404 is none.
+    emulator.miss_one();
+    let signs = machines.look(&known).await.unwrap();
+    assert!(matches!(signs.as_slice(), [Some(Sign::Well)]), "{signs:?}");
+    cloud.faults().at(2, Fault::Refused(404));
+    let signs = machines.look(&known).await.unwrap();
+    assert!(matches!(signs.as_slice(), [None]), "{signs:?}");
+    cloud.faults().at(1, Fault::Refused(404));
+    driver.remove(&known[0], &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_being_made_is_ended_afterwards() {
+    let (emulator, cloud) = emulated();
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    let early = tokio::time::timeout(Duration::from_secs(40), driver.make(&subject)).await;
+    assert!(early.is_err() && emulator.ledger().alive().len() == 2);
+    driver.remove(&subject.known(None), &subject).await;
+    assert_eq!(*driver.errors.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_end_is_refused_is_not_in_use() {
+    let (_, cloud) = emulated();
+    Driver::new(&cloud).make(&machine(&cloud).await).await.unwrap();
+    let backend = cloud.open();
+    let owned = backend.inventory().await.unwrap();
+    let of = |kind: OwnedKind| owned.iter().find(|owned| owned.kind == kind).unwrap();
+    cloud.faults().at(2, Fault::Refused(400));
+    let error = backend.remove_owned(of(OwnedKind::Machine)).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    let error = backend
+        .remove_owned(of(OwnedKind::Piece("disk")))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_end_is_an_error() {
+    let (emulator, cloud) = emulated();
+    emulator.page_on_and_on();
+    let error = cloud.open().inventory().await.unwrap_err();
+    assert!(error.to_string().contains("pages"), "{error}");
+}
+
+/// Networks and partitions are looked for before anything is asked for that costs money.
+#[tokio::test(start_paused = true)]
+async fn what_is_looked_for_in_vain_is_nothing_that_may_be_there() {
+    let (_, cloud) = emulated();
+    let (group, driver) = (placement(&cloud, LOCATION, H100), Driver::new(&cloud));
+    cloud.faults().at(1, Fault::Refused(500));
+    driver.make(&group).await.unwrap();
+    let mut subject = machine_of(&cloud, H100).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    let machines = Driver::new(&cloud);
+    cloud.faults().at(1, Fault::Refused(500));
+    machines.make(&subject).await.unwrap();
+    for errors in [driver.errors, machines.errors] {
+        let errors = errors.into_inner().unwrap();
+        assert!(errors.len() == 1 && errors[0].contains("NotReady"), "{errors:?}");
     }
 }
 

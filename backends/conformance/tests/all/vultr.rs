@@ -3,13 +3,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, reference_python, run, served,
+    soak,
 };
-use dstack_compute::{Call, ComputeError, Journal, Machine, Step};
-use dstack_emulator_vultr::{Pace, Vultr};
+use dstack_compute::{Backend, Call, ComputeError, Journal, Machine, Removal, Sign, Step};
+use dstack_emulator_vultr::{Addresses, Pace, Vultr};
 use dstack_model::decode::decode_strict;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 /// A region with bare metal only.
@@ -150,7 +152,7 @@ async fn what_cannot_be_used_is_not_offered() {
         .iter()
         .map(|offer| (offer.instance.name.as_str(), &*offer.region))
         .collect();
-    // Without: free, on hold, of ARM, without VPC. With one GPU that came later, and dedicated ones where this account has them.
+    // Without: free, on hold, of ARM, without VPC or IPv4, with GPUs that the images may not serve. With one GPU that came later, and dedicated ones where this account has them.
     assert_eq!(
         names,
         [
@@ -195,6 +197,97 @@ impl Journal for Notes {
         *self.0.lock().unwrap() = notes.clone();
         Ok(())
     }
+}
+
+/// What a backend says the first time that it is asked for this.
+async fn first_step(
+    cloud: &Cloud,
+    backend: &dyn Backend,
+    subject: &Subject<Machine>,
+) -> Result<(), ComputeError> {
+    let notes = Notes::default();
+    let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
+    let machines = backend.machines().unwrap();
+    machines.ensure(&subject.want, &call).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_machines_at_once_ask_for_their_network_once() {
+    let (emulator, cloud) = cloud_in("ewr");
+    let backend = cloud.open();
+    let mut subjects = Vec::new();
+    for _ in 0..30 {
+        subjects.push(machine(&cloud).await);
+    }
+    let made = subjects
+        .iter()
+        .map(|subject| first_step(&cloud, backend.as_ref(), subject));
+    assert!(join_all(made).await.iter().all(Result::is_ok));
+    assert_eq!(emulator.asked().len(), 30);
+    // Before it is made, and afterwards.
+    assert_eq!(emulator.vpcs_listed(), 2);
+}
+
+/// Nothing was asked for that costs money, and so it may be asked for elsewhere.
+#[tokio::test(start_paused = true)]
+async fn a_network_that_cannot_be_looked_for_is_no_machine_that_may_be_there() {
+    let cloud = cloud();
+    let (backend, subject) = (cloud.open(), machine(&cloud).await);
+    cloud.faults().at(1, Fault::Refused(500));
+    let error = first_step(&cloud, backend.as_ref(), &subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NotReady(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_in_the_vpc_come_late_or_not_at_all() {
+    for (addresses, are_told) in [(Addresses::Late, true), (Addresses::Untold, false)] {
+        for (region, kind) in [("ewr", "vc2"), (METAL, "vbm")] {
+            let (emulator, cloud) = cloud_in(region);
+            emulator.addresses(addresses);
+            let subject = machine(&cloud).await;
+            let place = Driver::new(&cloud).make(&subject).await.unwrap();
+            assert_eq!(place.internal_ip.is_some(), are_told, "{addresses:?} {kind}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_vendor_says_that_a_machine_is_gone() {
+    for region in ["ewr", METAL] {
+        let (emulator, cloud) = cloud_in(region);
+        let subject = machine(&cloud).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        let known = [subject.known(Some(place))];
+        let backend = cloud.open();
+        let machines = backend.machines().unwrap();
+        let notes = Notes::default();
+        let call = || Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
+        // A proxy's 404 is in its own words.
+        cloud.faults().at(1, Fault::Refused(404));
+        machines.remove(&known[0], &call()).await.unwrap_err();
+        cloud.faults().none();
+        // A list that misses it is not believed, and the vendor's answer for this one is.
+        emulator.miss_one();
+        let signs = machines.look(&known).await.unwrap();
+        assert!(matches!(signs.as_slice(), [Some(Sign::Well)]), "{signs:?}");
+        cloud.faults().at(2, Fault::Refused(404));
+        match machines.look(&known).await {
+            Ok(signs) => assert!(matches!(signs.as_slice(), [None]), "{signs:?}"),
+            Err(error) => assert!(matches!(error, ComputeError::Refused(_)), "{error:?}"),
+        }
+        cloud.faults().none();
+        let removal = machines.remove(&known[0], &call()).await.unwrap();
+        assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
+        assert_eq!(emulator.ledger().alive().len(), 1, "it takes its time");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_end_is_an_error() {
+    let (emulator, cloud) = cloud_in("ewr");
+    emulator.page_on_and_on();
+    let error = cloud.open().inventory().await.unwrap_err();
+    assert!(error.to_string().contains("pages"), "{error}");
 }
 
 /// Nodes of one cluster, made at the same time: the same network, whose other machines get through their firewall.
@@ -300,6 +393,7 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     let pace = Pace {
         starts: Duration::from_millis(300),
         metal_starts: Duration::from_millis(300),
+        ends: Duration::ZERO,
         page: 500,
     };
     let emulator = Vultr::with_pace(CANARY, pace);

@@ -84,6 +84,9 @@ struct Cloud {
     sold_out: bool,
     over_quota: bool,
     lag: Duration,
+    is_odd: bool,
+    misses_one: bool,
+    is_endless: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +114,7 @@ struct Operation {
     kind: Kind,
     id: String,
     resource: String,
+    listed_at: Instant,
     done_at: Instant,
     failure: Option<Value>,
 }
@@ -167,6 +171,16 @@ const fn bad(message: &'static str) -> (StatusCode, &'static str, &'static str) 
 
 const MISSING: (StatusCode, &str, &str) = (StatusCode::NOT_FOUND, "not_found", "not_found");
 
+/// What is said of ids that are not there, of most kinds.
+const UNAUTHORIZED: (StatusCode, &str, &str) = (StatusCode::FORBIDDEN, "403", "unauthorized");
+
+const fn missing(kind: Kind) -> (StatusCode, &'static str, &'static str) {
+    match kind {
+        Kind::Machine => MISSING,
+        Kind::Disk | Kind::Partition => UNAUTHORIZED,
+    }
+}
+
 impl Crusoe {
     /// A cloud whose project has this key.
     pub fn new(access_key: &str, secret_key: &str, project: &str) -> Self {
@@ -188,6 +202,21 @@ impl Crusoe {
     /// The quota for machines is used up.
     pub fn use_up_quota(&self) {
         self.lock().over_quota = true;
+    }
+
+    /// All lists begin with an entry of a form that nobody knows.
+    pub fn list_oddities(&self) {
+        self.lock().is_odd = true;
+    }
+
+    /// Lists of machines leave out the first, as it may happen between pages.
+    pub fn miss_one(&self) {
+        self.lock().misses_one = true;
+    }
+
+    /// No page says that it is the last.
+    pub fn page_on_and_on(&self) {
+        self.lock().is_endless = true;
     }
 
     /// What machine or disk was asked for under this name last.
@@ -216,9 +245,7 @@ impl Crusoe {
         match (method.as_str(), path) {
             ("GET", ["locations"]) => Ok(json!({"items": [LOCATION, "us-southcentral1-a", OTHER_LOCATION]})),
             ("GET", ["capacities"]) => Ok(capacities()),
-            (_, ["projects", project, ..]) if *project != self.0.project => {
-                Err((StatusCode::FORBIDDEN, "403", "unauthorized"))
-            }
+            (_, ["projects", project, ..]) if *project != self.0.project => Err(UNAUTHORIZED),
             ("GET", ["projects", _, "quotas"]) => Ok(self.quotas()),
             ("GET", ["projects", _, "compute", "vms", "types"]) => Ok(sizes()),
             ("GET", ["projects", _, "networking", "ib-networks"]) => Ok(networks()),
@@ -248,7 +275,9 @@ impl Crusoe {
                 let state = self.lock();
                 let of = query.get("resource_id");
                 let found = state.operations.iter().filter(|operation| {
-                    operation.kind == kind && of.is_none_or(|id| operation.resource == id)
+                    operation.kind == kind
+                        && operation.listed_at <= Instant::now()
+                        && of.is_none_or(|id| operation.resource == id)
                 });
                 Ok(json!({"items": found.map(Operation::to_json).collect::<Vec<_>>()}))
             }
@@ -258,8 +287,7 @@ impl Crusoe {
                     .operations
                     .iter()
                     .find(|one| one.kind == kind && one.id == *id);
-                let found = found.ok_or((StatusCode::FORBIDDEN, "403", "unauthorized"))?;
-                Ok(found.to_json())
+                Ok(found.ok_or(UNAUTHORIZED)?.to_json())
             }
             ("GET", [], _) => self.list(kind, query),
             ("GET", [id], _) => {
@@ -268,7 +296,7 @@ impl Crusoe {
                     .things
                     .iter()
                     .find(|thing| thing.kind == kind && thing.id == *id);
-                let thing = thing.filter(|thing| thing.is_listed()).ok_or(MISSING)?;
+                let thing = thing.filter(|thing| thing.is_listed()).ok_or(missing(kind))?;
                 Ok(self.to_json(&state, thing))
             }
             ("POST", [], Kind::Disk) => self.make_disk(asked()?),
@@ -294,6 +322,9 @@ impl Crusoe {
                     let machines = state.things.iter().filter(|thing| thing.kind == Kind::Machine);
                     all.extend(machines.filter(|thing| thing.is_listed()).map(system_disk));
                 }
+                if let Some(id) = query.get("disk_ids") {
+                    all.retain(|disk| disk["id"] == *id);
+                }
             }
             Kind::Machine => {
                 query.allows(&[
@@ -314,9 +345,10 @@ impl Crusoe {
                     .strip_prefix("at=+/")
                     .and_then(|at| at.parse::<usize>().ok());
                 let at = at.ok_or(bad("next_token"))?;
+                let all: Vec<Value> = all.into_iter().skip(usize::from(state.misses_one)).collect();
                 let left = all.len().saturating_sub(at + limit);
                 let page: Vec<Value> = all.into_iter().skip(at).take(limit).collect();
-                let next = if left > 0 {
+                let next = if left > 0 || state.is_endless {
                     format!("at=+/{}", at + limit)
                 } else {
                     String::new()
@@ -465,13 +497,8 @@ impl Crusoe {
             state.made += 1;
             let id = format!("1a2b3c4d-1111-4222-8333-{:012x}", state.made);
             let failure = json!({"code": "out_of_stock", "message": "There is not enough stock of this VM type in this location."});
-            return Ok(begin(
-                &mut state,
-                Kind::Machine,
-                &id,
-                Duration::from_secs(4),
-                Some(failure),
-            ));
+            let takes = Duration::from_secs(4);
+            return Ok(self.operation(&mut state, Kind::Machine, &id, takes, Some(failure)));
         }
         drop(state);
         self.begin(Kind::Machine, asked, self.0.times.machine)
@@ -518,15 +545,18 @@ impl Crusoe {
             gone_at: None,
             is_broken: false,
         });
-        Ok(begin(&mut state, kind, &id, takes, None))
+        Ok(self.operation(&mut state, kind, &id, takes, None))
     }
 
     fn delete(&self, kind: Kind, id: &str) -> Answer {
         let mut state = self.lock();
         let is_there = |thing: &&Thing| thing.kind == kind && thing.id == id && thing.is_listed();
-        let thing = state.things.iter().find(is_there).ok_or(MISSING)?;
+        let thing = state.things.iter().find(is_there).ok_or(missing(kind))?;
         if thing.gone_at.is_some() {
             return Err(bad("it is being deleted"));
+        }
+        if thing.ready_at > Instant::now() {
+            return Err((StatusCode::FORBIDDEN, "403", "it is being created"));
         }
         let is_user = |user: &Thing| user.gone_at.is_none_or(|at| at > Instant::now()) && user.uses(id);
         if state.things.iter().any(is_user) {
@@ -538,26 +568,36 @@ impl Crusoe {
             Kind::Partition => Duration::ZERO,
         };
         let is_it = |thing: &&mut Thing| thing.id == id;
-        let thing = state.things.iter_mut().find(is_it).ok_or(MISSING)?;
+        let thing = state.things.iter_mut().find(is_it).ok_or(missing(kind))?;
         thing.gone_at = Some(Instant::now() + takes);
         Ok(match kind {
             Kind::Partition => Value::Null,
-            _ => begin(&mut state, kind, id, takes, None),
+            _ => self.operation(&mut state, kind, id, takes, None),
         })
     }
-}
 
-fn begin(state: &mut Cloud, kind: Kind, id: &str, takes: Duration, failure: Option<Value>) -> Value {
-    let operation = Operation {
-        kind,
-        id: format!("op-{}", state.operations.len()),
-        resource: id.to_owned(),
-        done_at: Instant::now() + takes,
-        failure,
-    };
-    let told = json!({"operation": operation.to_json()});
-    state.operations.push(operation);
-    told
+    /// Lists of operations have it later.
+    fn operation(
+        &self,
+        state: &mut Cloud,
+        kind: Kind,
+        id: &str,
+        takes: Duration,
+        failure: Option<Value>,
+    ) -> Value {
+        let now = Instant::now();
+        let operation = Operation {
+            kind,
+            id: format!("op-{}", state.operations.len()),
+            resource: id.to_owned(),
+            listed_at: now + state.lag + self.0.times.disk / 4,
+            done_at: now + takes,
+            failure,
+        };
+        let told = json!({"operation": operation.to_json()});
+        state.operations.push(operation);
+        told
+    }
 }
 
 fn system_disk(machine: &Thing) -> Value {
@@ -667,8 +707,16 @@ async fn serve(
     };
     let path: Vec<&str> = path.split('/').skip(1).collect();
     cloud.settle();
-    let answer = cloud.answer(&method, &path, &query, &body);
+    let mut answer = cloud.answer(&method, &path, &query, &body);
     cloud.settle();
+    if let (true, Ok(told)) = (cloud.lock().is_odd, &mut answer) {
+        let odd = json!({"programmatic_name": "new", "category": "Instance", "available": null, "new": [1]});
+        for list in ["items", "quotas"] {
+            if let Some(Value::Array(entries)) = told.get_mut(list) {
+                entries.insert(0, odd.clone());
+            }
+        }
+    }
     match answer {
         Ok(Value::Null) => StatusCode::OK.into_response(),
         Ok(told) => Json(told).into_response(),

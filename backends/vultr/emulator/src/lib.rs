@@ -34,6 +34,8 @@ pub struct Pace {
     pub starts: Duration,
     /// Until one of bare metal is.
     pub metal_starts: Duration,
+    /// Until a machine that is deleted is gone.
+    pub ends: Duration,
     /// The largest page of a list.
     pub page: usize,
 }
@@ -42,8 +44,24 @@ pub struct Pace {
 const USUAL: Pace = Pace {
     starts: Duration::from_secs(90),
     metal_starts: Duration::from_secs(300),
+    ends: Duration::from_secs(12),
     page: 2,
 };
+
+/// Where machines have their addresses in the VPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Addresses {
+    /// Virtual machines themselves, bare metal in a call of its own; both as soon as they are active.
+    #[default]
+    Usual,
+    /// The other way round, and later.
+    Late,
+    /// There is neither the field nor the call.
+    Untold,
+}
+
+/// How much later.
+const LATE: Duration = Duration::from_secs(40);
 
 struct Shared {
     api_key: String,
@@ -68,6 +86,10 @@ struct Cloud {
     sold_out: bool,
     limit: Option<usize>,
     lag: Duration,
+    addresses: Addresses,
+    misses_one: bool,
+    is_endless: bool,
+    vpcs_listed: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +106,8 @@ struct Server {
     asked: Map<String, Value>,
     listed_at: Instant,
     active_at: Instant,
+    /// When it is gone.
+    gone_at: Option<Instant>,
     is_failed: bool,
 }
 
@@ -106,7 +130,16 @@ impl Server {
         format!("10.1.96.{}", 3 + self.number)
     }
 
-    fn to_json(&self) -> Value {
+    fn has_address(&self, addresses: Addresses) -> bool {
+        self.status() == "active"
+            && match addresses {
+                Addresses::Usual => true,
+                Addresses::Late => self.active_at + LATE <= Instant::now(),
+                Addresses::Untold => false,
+            }
+    }
+
+    fn to_json(&self, addresses: Addresses) -> Value {
         let is_active = self.status() == "active";
         let asked = |name: &str| self.asked.get(name).cloned();
         let mut fields = json!({
@@ -125,14 +158,17 @@ impl Server {
             "image_id": asked("image_id").unwrap_or_else(|| "".into()),
         });
         let address = format!("203.0.113.{}", self.number);
-        let more = match self.kind {
+        let internal = match self.has_address(addresses) {
+            true => self.internal_ip(),
+            false => String::new(),
+        };
+        let mut more = match self.kind {
             Kind::Vm => json!({
                 "os": "Ubuntu 22.04 LTS x64",
                 "ram": 1024,
                 "disk": 25,
                 "vcpu_count": 1,
                 "main_ip": if is_active { &address } else { "0.0.0.0" },
-                "internal_ip": if is_active { self.internal_ip() } else { String::new() },
                 "power_status": "running",
                 "server_status": if is_active { "ok" } else { "none" },
                 "allowed_bandwidth": 1,
@@ -143,7 +179,6 @@ impl Server {
                 "kvm": "",
                 "firewall_group_id": "",
             }),
-            // The address in the VPC is in a call of its own.
             Kind::Metal => json!({
                 "os": "Docker on Ubuntu 22.04 x64",
                 "ram": "2097152 MB",
@@ -158,6 +193,10 @@ impl Server {
                 "mac_address": 2_199_756_823_533_u64,
             }),
         };
+        let is_usual = addresses == Addresses::Usual;
+        if addresses != Addresses::Untold && is_usual == (self.kind == Kind::Vm) {
+            more["internal_ip"] = internal.into();
+        }
         let more = more.as_object().unwrap().clone();
         fields.as_object_mut().unwrap().extend(more);
         fields
@@ -190,6 +229,38 @@ impl Vultr {
         for server in &mut self.lock().servers {
             server.is_failed = true;
         }
+    }
+
+    /// Where machines have their addresses from now on.
+    pub fn addresses(&self, addresses: Addresses) {
+        self.lock().addresses = addresses;
+    }
+
+    /// Lists of machines leave out the first, as it may happen between pages.
+    pub fn miss_one(&self) {
+        self.lock().misses_one = true;
+    }
+
+    /// No page says that it is the last.
+    pub fn page_on_and_on(&self) {
+        self.lock().is_endless = true;
+    }
+
+    /// How often the private networks were asked for.
+    pub fn vpcs_listed(&self) -> usize {
+        self.lock().vpcs_listed
+    }
+
+    /// What is gone costs nothing any more.
+    fn settle(&self) {
+        let now = Instant::now();
+        self.lock().servers.retain(|server| {
+            let is_there = server.gone_at.is_none_or(|at| at > now);
+            if !is_there {
+                self.0.ledger.removed(&server.id);
+            }
+            is_there
+        });
     }
 
     /// Descriptions of the private networks.
@@ -239,6 +310,8 @@ struct Asked {
     path: BTreeMap<String, String>,
     query: BTreeMap<String, String>,
     body: Bytes,
+    /// A list never ends.
+    is_endless: bool,
 }
 
 impl Asked {
@@ -285,7 +358,7 @@ impl Asked {
             },
         };
         let (size, total) = (size.min(largest), all.len());
-        let next = match from + size < total {
+        let next = match from + size < total || self.is_endless {
             true => format!("bmV4dF9f{}", from + size),
             false => String::new(),
         };
@@ -413,9 +486,10 @@ impl Vultr {
                     Kind::Vm => pace.starts,
                     Kind::Metal => pace.metal_starts,
                 },
+            gone_at: None,
             is_failed: false,
         };
-        let answer = server.to_json();
+        let answer = server.to_json(state.addresses);
         state.servers.push(server);
         Ok((StatusCode::ACCEPTED, json!({one(kind): answer})))
     }
@@ -423,7 +497,9 @@ impl Vultr {
     fn list_servers(&self, kind: Kind, asked: &Asked) -> Answer {
         let state = self.lock();
         let listed = |server: &&Server| server.kind == kind && server.listed_at <= Instant::now();
-        let all = state.servers.iter().filter(listed).map(Server::to_json);
+        let missed = usize::from(state.misses_one);
+        let all = state.servers.iter().filter(listed).skip(missed);
+        let all = all.map(|server| server.to_json(state.addresses));
         let name = match kind {
             Kind::Vm => "instances",
             Kind::Metal => "bare_metals",
@@ -442,33 +518,39 @@ impl Vultr {
     fn server(&self, kind: Kind, asked: &Asked) -> Answer {
         let state = self.lock();
         let server = &state.servers[self.at(&state, kind, asked.id())?];
-        Ok((StatusCode::OK, json!({one(kind): server.to_json()})))
+        Ok((
+            StatusCode::OK,
+            json!({one(kind): server.to_json(state.addresses)}),
+        ))
     }
 
     fn delete_server(&self, kind: Kind, asked: &Asked) -> Answer {
         let mut state = self.lock();
         let at = self.at(&state, kind, asked.id())?;
-        let server = state.servers.remove(at);
-        self.0.ledger.removed(&server.id);
+        let gone_at = Instant::now() + self.0.pace.ends;
+        state.servers[at].gone_at.get_or_insert(gone_at);
         Ok((StatusCode::NO_CONTENT, Value::Null))
     }
 
-    /// An address comes when the machine is active.
     fn vpcs_of(&self, kind: Kind, asked: &Asked) -> Answer {
         let state = self.lock();
+        if state.addresses == Addresses::Untold {
+            return refused(StatusCode::NOT_FOUND, "Not found.");
+        }
         let server = &state.servers[self.at(&state, kind, asked.id())?];
         let attached = server.asked.get("attach_vpc").and_then(Value::as_array);
         let ids = attached.into_iter().flatten();
         let of = |id: &Value| json!({"id": id, "mac_address": "00:00:5e:00:53:5e", "ip_address": server.internal_ip()});
-        let all = match server.status() {
-            "active" => ids.map(of).collect(),
-            _ => Vec::new(),
+        let all = match server.has_address(state.addresses) {
+            true => ids.map(of).collect(),
+            false => Vec::new(),
         };
         asked.page("vpcs", all, self.0.pace.page)
     }
 
     fn list_vpcs(&self, asked: &Asked) -> Answer {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.vpcs_listed += 1;
         let listed = state.vpcs.iter().filter(|vpc| vpc.listed_at <= Instant::now());
         let all = listed.map(|vpc| vpc.fields.clone()).collect();
         asked.page("vpcs", all, self.0.pace.page)
@@ -566,7 +648,16 @@ async fn call(
     if !body.is_empty() && given("content-type") != Some(b"application/json".as_slice()) {
         return answered(bad("The content type is application/json."));
     }
-    answered(work(&cloud, &Asked { path, query, body }))
+    cloud.settle();
+    let asked = Asked {
+        path,
+        query,
+        body,
+        is_endless: cloud.lock().is_endless,
+    };
+    let answer = work(&cloud, &asked);
+    cloud.settle();
+    answered(answer)
 }
 
 impl Emulator for Vultr {
@@ -618,6 +709,7 @@ impl Emulator for Vultr {
     }
 
     fn ledger(&self) -> &Ledger {
+        self.settle();
         &self.0.ledger
     }
 

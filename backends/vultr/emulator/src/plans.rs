@@ -27,6 +27,7 @@ pub fn plans() -> Vec<Value> {
     paused["deploy_ondemand"] = false.into();
     vec![
         plan("vc2-1c-0.5gb-free", "vc2", 1, 512, 10, 0.0, &["ewr", ""]),
+        plan("vc2-1c-0.5gb-v6", "vc2", 1, 512, 10, 0.003, &["ewr"]),
         plan("vc2-1c-1gb", "vc2", 1, 1024, 25, 0.007, &["ewr", "ams"]),
         plan(
             "voc-c-8c-16gb-150s-amd",
@@ -70,6 +71,15 @@ pub fn plans() -> Vec<Value> {
             282,
         ),
         plan("vcg-a100-96c-960g-640vram", "vdm", 96, 983_040, 1400, 19.2, &[]),
+        plan(
+            "vcg-b200-248c-2826g-1536vram",
+            "vdm",
+            248,
+            2_893_824,
+            1400,
+            30.0,
+            &[],
+        ),
     ]
 }
 
@@ -85,6 +95,7 @@ pub fn metal_plans() -> Vec<Value> {
         plan("vbm-24c-256gb-amd", 24, 262_144, 1.0),
         plan("vbm-72c-480gb-gh200-gpu", 72, 491_520, 2.0),
         plan("vbm-112c-2048gb-8-h100-gpu", 112, 2_097_152, 17.466),
+        plan("vbm-256c-3072gb-8-mi325x-gpu", 256, 3_145_728, 16.0),
     ]
 }
 
