@@ -233,7 +233,7 @@ async fn many_machines_at_once_ask_for_their_network_once() {
 async fn a_network_that_cannot_be_looked_for_is_no_machine_that_may_be_there() {
     let cloud = cloud();
     let (backend, subject) = (cloud.open(), machine(&cloud).await);
-    cloud.faults().at(1, Fault::Refused(500));
+    cloud.faults().from(1, 100, Fault::Refused(500));
     let error = first_step(&cloud, backend.as_ref(), &subject).await.unwrap_err();
     assert!(matches!(error, ComputeError::NotReady(_)), "{error:?}");
 }
