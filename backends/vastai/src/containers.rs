@@ -1,15 +1,13 @@
 //! The life of a container: a contract, which is named by its label.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::Made;
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
     Owned, OwnedKind, OwnedMark, Removal, Sign, Step,
 };
-use dstack_http::ApiError;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use dstack_units::Time;
@@ -17,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::VastAi;
-use crate::client::Instance;
+use crate::client::{Instance, line};
 use crate::requests::{Outcome, outcome, rent_request};
 
 const CONTRACT: &str = "contract";
@@ -28,11 +26,14 @@ const NAME_LENGTH: usize = 60;
 /// The user that is asked for.
 const USER: &str = "root";
 
-/// Pause while the image is pulled. The vendor wants no more than a call in two seconds.
+/// Pause while the image is pulled.
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Pause while a contract is being ended.
-const ENDS_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause while a contract is being ended: longer than a list of contracts is taken for true.
+const ENDS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Instances that are asked for one by one in a look, as the list does not have them: more have to wait for the next one.
+const MOST_ASKED: usize = 10;
 
 /// What a host says of a container that it cannot start.
 const NOT_STARTED: &str = "OCI runtime create failed:";
@@ -46,8 +47,8 @@ struct Contract {
     refused: Option<String>,
 }
 
-fn told<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
-    answer.map_err(|error| compute_error(&error))
+fn of_id<'a>(listed: &'a [Instance], id: &str) -> Option<&'a Instance> {
+    listed.iter().find(|instance| instance.id.to_string() == id)
 }
 
 #[async_trait]
@@ -70,13 +71,13 @@ impl Lifecycle<Container> for VastAi {
             doing: doing.to_owned(),
             again: STARTS_INTERVAL,
         };
-        let Some(instance) = told(self.client.instance(&contract.made.id).await)? else {
-            return match contract.made.is_new(call) {
-                true => Ok(waiting("the instance is listed")),
-                false => Err(ComputeError::Broken(
-                    "Vast.ai does not have the instance any more".to_owned(),
-                )),
-            };
+        let id = &contract.made.id;
+        let instance = match of_id(&*self.client.contracts().await?, id) {
+            Some(instance) => instance.clone(),
+            None if contract.made.is_new(call) => return Ok(waiting("the instance is listed")),
+            None => self.client.instance(id).await?.ok_or_else(|| {
+                ComputeError::Broken("Vast.ai does not have the instance any more".to_owned())
+            })?,
         };
         if let Some(end) = end_of(&instance) {
             return Err(ComputeError::Broken(end));
@@ -91,11 +92,8 @@ impl Lifecycle<Container> for VastAi {
         &self,
         known: &[Known<Container>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let listed = told(self.client.instances().await)?;
-        let listed: HashMap<String, Instance> = listed
-            .into_iter()
-            .map(|instance| (instance.id.to_string(), instance))
-            .collect();
+        let listed = self.client.contracts_now().await?;
+        let mut asked = 0;
         let mut signs = Vec::with_capacity(known.len());
         for known in known {
             let Some(place) = &known.place else {
@@ -103,19 +101,27 @@ impl Lifecycle<Container> for VastAi {
                 continue;
             };
             // Lists change while their pages are read.
-            let sign = match listed.get(&place.instance_id) {
-                Some(instance) => Some(sign_of(place, instance)),
-                None => match self.client.instance(&place.instance_id).await {
-                    Ok(Some(instance)) => Some(sign_of(place, &instance)),
-                    Ok(None) => Some(Sign::Lost(
-                        "Vast.ai does not have the instance any more".to_owned(),
-                    )),
-                    // Of the others it is told how they are.
-                    Err(error) => {
-                        tracing::debug!(instance.id = place.instance_id, %error, "Vast.ai does not tell how it is");
-                        None
-                    }
-                },
+            let instance = match of_id(&listed, &place.instance_id) {
+                Some(instance) => Ok(Some(instance.clone())),
+                None if asked < MOST_ASKED => {
+                    asked += 1;
+                    self.client.instance(&place.instance_id).await
+                }
+                None => {
+                    signs.push(None);
+                    continue;
+                }
+            };
+            let sign = match instance {
+                Ok(Some(instance)) => Some(sign_of(place, &instance)),
+                Ok(None) => Some(Sign::Lost(
+                    "Vast.ai does not have the instance any more".to_owned(),
+                )),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(instance.id = place.instance_id, %error, "Vast.ai does not tell how it is");
+                    None
+                }
             };
             signs.push(sign);
         }
@@ -144,9 +150,11 @@ impl VastAi {
         if offer.is_empty() || !offer.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(ComputeError::Refused(format!("{offer} is no offer of Vast.ai")));
         }
-        let answer = self.client.rent(offer, body).await;
-        self.forget_searches();
-        let (id, refused) = match outcome(answer) {
+        let outcome = outcome(self.client.rent(offer, body).await?);
+        if outcome.has_changed() {
+            self.taken.note(offer, String::new());
+        }
+        let (id, refused) = match outcome {
             Outcome::Rented(id) => (id, None),
             Outcome::Stopped(id, why) => (id, Some(why)),
             Outcome::Refused(error) => return Err(error),
@@ -158,10 +166,7 @@ impl VastAi {
     }
 
     async fn find(&self, name: &str, call: &Call<'_>) -> Result<Option<Contract>, ComputeError> {
-        let all = told(self.client.instances().await)?;
-        let found = all
-            .into_iter()
-            .find(|instance| instance.label.as_deref() == Some(name));
+        let found = self.client.labelled(name).await?;
         Ok(found.map(|instance| Contract {
             made: Made::now(instance.id.to_string(), call),
             refused: None,
@@ -169,17 +174,19 @@ impl VastAi {
     }
 
     pub(crate) async fn destroy(&self, id: &str) -> Result<Removal, ComputeError> {
-        told(self.client.destroy(id).await)?;
-        Ok(match told(self.client.instance(id).await)? {
-            Some(_) => Removal::Underway { again: ENDS_INTERVAL },
-            None => Removal::Gone,
-        })
+        let is_listed = of_id(&*self.client.contracts().await?, id).is_some();
+        if !is_listed && self.client.instance(id).await?.is_none() {
+            return Ok(Removal::Gone);
+        }
+        self.client.destroy(id).await?;
+        let again = ENDS_INTERVAL;
+        Ok(Removal::Underway { again })
     }
 
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
-        let all = told(self.client.instances().await)?;
-        let owned = |instance: Instance| {
-            let name = instance.label?;
+        let all = self.client.contracts_now().await?;
+        let owned = |instance: &Instance| {
+            let name = instance.label.clone()?;
             Some(Owned {
                 kind: OwnedKind::Container,
                 id: instance.id.to_string(),
@@ -190,7 +197,7 @@ impl VastAi {
                 made_at: instance.start_date.and_then(time_of),
             })
         };
-        Ok(all.into_iter().filter_map(owned).collect())
+        Ok(all.iter().filter_map(owned).collect())
     }
 }
 
@@ -216,7 +223,7 @@ fn end_of(instance: &Instance) -> Option<String> {
     }
     match instance.actual_status.as_deref() {
         Some("created") if said.contains(NOT_STARTED) => {
-            Some(format!("the host cannot start the container: {said}"))
+            Some(format!("the host cannot start the container: {}", line(said)))
         }
         Some("exited") => Some("the container has ended on Vast.ai".to_owned()),
         _ => None,

@@ -10,19 +10,20 @@ mod containers;
 mod offers;
 mod requests;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{CloudKind, Env, Kind, configure_error};
+use dstack_backend::{CloudKind, Env, Kind, RecentFailures, configure_error};
 use dstack_compute::config::VastAiConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use dstack_system::Secret;
 
-use client::Client;
+use client::{Account, Client};
 use offers::Searches;
 
 /// How long what can be had is taken for true.
@@ -33,17 +34,35 @@ const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for Vast.ai.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
-    Kind::of(VastAiKind { env })
+    Kind::of(VastAiKind {
+        env,
+        accounts: Mutex::default(),
+    })
 }
 
 #[derive(Debug)]
 struct VastAiKind {
     env: Env,
+    /// Of API keys in use: Vast.ai counts the calls of all that use one.
+    accounts: Mutex<Vec<(Secret, Weak<Account>)>>,
 }
 
 impl VastAiKind {
     fn client(&self, config: &VastAiConfig) -> Result<Client, String> {
-        Client::new(&self.env, config.creds.api_key.expose())
+        let key = &config.creds.api_key;
+        Client::new(&self.env, key.expose(), self.account(key.expose()))
+    }
+
+    fn account(&self, key: &str) -> Arc<Account> {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.retain(|(_, account)| account.strong_count() > 0);
+        let known = accounts.iter().find(|(known, _)| known.expose() == key);
+        if let Some(known) = known.and_then(|(_, account)| account.upgrade()) {
+            return known;
+        }
+        let new = Arc::new(Account::new(&self.env));
+        accounts.push((key.into(), Arc::downgrade(&new)));
+        new
     }
 }
 
@@ -74,6 +93,7 @@ impl CloudKind for VastAiKind {
             regions: config.regions.filter(|regions| !regions.is_empty()),
             may_use_community: config.community_cloud.unwrap_or(true),
             searches: Mutex::default(),
+            taken: RecentFailures::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME),
             kind,
         }))
     }
@@ -89,6 +109,8 @@ struct VastAi {
     may_use_community: bool,
     client: Client,
     searches: Mutex<Searches>,
+    /// Offers that searches may still have, and that were taken by us or others.
+    taken: RecentFailures,
 }
 
 #[async_trait]

@@ -1,16 +1,17 @@
-//! What the marketplace has. Each request has a search of its own: the marketplace answers with its best 64 offers.
+//! What the marketplace has. Each request has a search of its own: the marketplace answers with its best 64 offers, unless it is asked
+//! for more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use dstack_backend::{Cached, compute_error, vendor_offers};
+use dstack_backend::{Cached, vendor_offers};
 use dstack_catalog::collectors::vastai::{Constraints, Search};
 use dstack_catalog::{Filter, Item};
 use dstack_catalog_offers::{VendorRows, filter};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
-use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::offers::{InstanceOffer, InstanceOfferWithAvailability};
 use dstack_model::profiles::{VastAiOfferOrder, VastAiProfileOptions};
 use dstack_model::runs::Requirements;
 use dstack_units::Memory;
@@ -24,8 +25,11 @@ const MIN_RELIABILITY: f64 = 0.9;
 /// Smallest disk of a container in GB: what the marketplace gives when none is named.
 const MIN_DISK_GB: f64 = 8.0;
 
-/// Offers that are asked for when those of some places only are wanted: places cannot be searched for by the names that we have.
+/// Offers that are asked for when some of them will not do: places cannot be searched for by the names that we have, for one.
 const MANY: i64 = 3000;
+
+/// GB of memory that nearly each offer has.
+const COMMON_MEMORY_GB: f64 = 8.0;
 
 /// Searches whose answers are kept.
 const MOST_SEARCHES: usize = 10;
@@ -50,12 +54,14 @@ impl VastAi {
             }],
         };
         let mut body = search.body(&filter);
-        if let Some(body) = body.as_object_mut().filter(|_| self.regions.is_some()) {
+        if let Some(body) = body
+            .as_object_mut()
+            .filter(|_| self.regions.is_some() || is_judged_here(requirements))
+        {
             body.insert("limit".to_owned(), json!(MANY));
         }
         let fetch = async || {
-            let answer = self.client.search(&body).await;
-            let answer = answer.map_err(|error| compute_error(&error))?;
+            let answer = self.client.search(&body).await?;
             let items = search.items(&filter, &answer);
             let mut items = items.map_err(|error| ComputeError::Unclear(error.to_string()))?;
             items.retain(|item| !item.location.is_empty());
@@ -72,7 +78,8 @@ impl VastAi {
                 .collect();
             offers.sort_by_key(|offer| ranks.get(offer.instance.name.as_str()).copied());
         }
-        let available = offers.into_iter();
+        let is_free = |offer: &InstanceOffer| self.taken.why(&offer.instance.name).is_none();
+        let available = offers.into_iter().filter(is_free);
         Ok(available
             .map(|offer| offer.with_availability(InstanceAvailability::Available, InstanceRuntime::Runner))
             .collect())
@@ -92,14 +99,6 @@ impl VastAi {
         let new = Arc::new(Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME));
         searches.push((body, Arc::clone(&new)));
         new
-    }
-
-    /// An offer was taken, by us or others: the next search is a new one.
-    pub(crate) fn forget_searches(&self) {
-        self.searches
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
     }
 }
 
@@ -124,6 +123,21 @@ fn search_filter(requirements: &Requirements) -> Filter {
     }
 }
 
+/// Whether an offer may be found that will not do. The memory of a part, and the price with the disk, cannot be searched for; sizes of
+/// GPUs are told a little too large or small.
+fn is_judged_here(requirements: &Requirements) -> bool {
+    let filter = filter(requirements);
+    let bounds = [
+        filter.max_memory,
+        filter.max_price,
+        filter.min_gpu_memory,
+        filter.max_gpu_memory,
+        filter.min_total_gpu_memory,
+        filter.max_total_gpu_memory,
+    ];
+    bounds.iter().any(Option::is_some) || filter.min_memory.is_some_and(|least| least > COMMON_MEMORY_GB)
+}
+
 /// What the containers need: a port of their own, CUDA 12.8 and Pascal or later for the default image, a connection that pulls images
 /// in time, a host that was verified.
 fn constraints(requirements: &Requirements, options: Option<&VastAiProfileOptions>) -> Constraints {
@@ -145,6 +159,20 @@ fn constraints(requirements: &Requirements, options: Option<&VastAiProfileOption
     set("compute_cap", "gte", json!(600));
     if let Some(score) = options.and_then(|options| options.min_score) {
         set("score", "gte", json!(score));
+    }
+    let bounds = filter(requirements);
+    // As wide as sizes of GPUs are corrected.
+    if let Some(least) = bounds.min_total_gpu_memory {
+        set("gpu_total_ram", "gte", json!(least * 1024.0 * 0.93));
+    }
+    if let Some(most) = bounds.max_total_gpu_memory {
+        set("gpu_total_ram", "lte", json!(most * 1024.0 * 1.07));
+    }
+    if requirements.spot == Some(true) {
+        set("min_bid", "gt", json!(0));
+        if let Some(most) = bounds.max_price {
+            set("min_bid", "lte", json!(most));
+        }
     }
     // An offer has the whole part of these.
     let cpus = requirements.resources.cpu.count;

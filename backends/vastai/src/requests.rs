@@ -6,7 +6,7 @@ use dstack_http::ApiError;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::client::Rented;
+use crate::client::line;
 
 /// The registry of images that name none.
 const DEFAULT_REGISTRY: &str = "docker.io";
@@ -107,33 +107,94 @@ pub(crate) enum Outcome {
     Refused(ComputeError),
 }
 
-pub(crate) fn outcome(answer: Result<Rented, ApiError>) -> Outcome {
-    let (told, error) = match answer {
-        Ok(told) => (told, None),
-        // What a gateway says, or nothing.
-        Err(error) => match serde_json::from_str(error.body()) {
-            Ok(told) => (told, Some(error)),
-            Err(_) => return Outcome::Refused(not_rented(&Rented::default(), Some(&error))),
-        },
-    };
-    match (told.new_contract, told.success && error.is_none()) {
-        (Some(id), true) => Outcome::Rented(id),
-        (Some(id), false) => Outcome::Stopped(id, text_of(&told)),
-        (None, true) => Outcome::Refused(ComputeError::Unclear(
-            "Vast.ai says that it made an instance, and names none".to_owned(),
-        )),
-        (None, false) => Outcome::Refused(not_rented(&told, error.as_ref())),
+impl Outcome {
+    /// Whether the offer is not what it was: it was taken, by us or others.
+    pub(crate) fn has_changed(&self) -> bool {
+        match self {
+            Self::Rented(_) | Self::Stopped(..) => true,
+            Self::Refused(error) => matches!(error, ComputeError::NoCapacity(_) | ComputeError::Refused(_)),
+        }
     }
 }
 
-fn not_rented(told: &Rented, error: Option<&ApiError>) -> ComputeError {
-    let text = text_of(told);
-    let lower = format!("{} {text}", told.error).to_ascii_lowercase();
+/// What the API says of an offer that it was asked for, read as far as it can be.
+#[derive(Default)]
+struct Said {
+    success: Option<bool>,
+    /// The contract, whatever it looks like. There may be one although the call has failed, such as a bid that is too low: it stands
+    /// still, and costs money.
+    contract: Option<Value>,
+    /// A code such as `no_such_ask`.
+    code: String,
+    msg: String,
+}
+
+impl Said {
+    fn of(answer: &Value) -> Self {
+        let field = |name: &str| answer.get(name).filter(|value| !value.is_null());
+        let text = |name: &str| match field(name) {
+            Some(Value::String(text)) => line(text),
+            Some(other) => line(&other.to_string()),
+            None => String::new(),
+        };
+        Self {
+            success: field("success").and_then(Value::as_bool),
+            contract: field("new_contract").cloned(),
+            code: text("error"),
+            msg: text("msg"),
+        }
+    }
+
+    fn text(&self, error: Option<&ApiError>) -> String {
+        match (self.msg.as_str(), self.code.as_str(), error) {
+            ("", "", Some(error)) => error.to_string(),
+            ("", "", None) => "Vast.ai refuses it and does not say why".to_owned(),
+            ("", code, _) => code.to_owned(),
+            (text, ..) => text.to_owned(),
+        }
+    }
+}
+
+pub(crate) fn outcome(answer: Result<Value, ApiError>) -> Outcome {
+    let (told, error) = match answer {
+        Ok(told) => (told, None),
+        Err(error) => match serde_json::from_str(error.body()) {
+            Ok(told) => (told, Some(error)),
+            Err(_) if error.body().trim_start().starts_with('{') => {
+                return unclear("Vast.ai has cut its answer off");
+            }
+            // What a gateway says, or nothing.
+            Err(_) => (Value::Null, Some(error)),
+        },
+    };
+    let said = Said::of(&told);
+    let id = said
+        .contract
+        .as_ref()
+        .map(|id| id.as_i64().or_else(|| id.as_str()?.parse().ok()));
+    match (id, said.success, &error) {
+        (Some(Some(id)), Some(true), None) => Outcome::Rented(id),
+        (Some(Some(id)), ..) => Outcome::Stopped(id, said.text(error.as_ref())),
+        (Some(None), ..) => unclear("Vast.ai says that it made an instance, and its id cannot be read"),
+        (None, Some(false), _) | (None, _, Some(_)) => Outcome::Refused(not_rented(&said, error.as_ref())),
+        (None, ..) => unclear("Vast.ai does not say which instance it made"),
+    }
+}
+
+fn unclear(text: &str) -> Outcome {
+    Outcome::Refused(ComputeError::Unclear(text.to_owned()))
+}
+
+fn not_rented(said: &Said, error: Option<&ApiError>) -> ComputeError {
+    let text = said.text(error);
+    let lower = format!("{} {text}", said.code).to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
     let status = error.and_then(ApiError::status);
-    match error.filter(|error| !error.is_definite() || error.throttled().is_some()) {
+    let is_general =
+        |error: &&ApiError| !error.is_definite() || error.throttled().is_some() || error.status().is_none();
+    match error.filter(is_general) {
         Some(error) => compute_error(error),
-        None if status == Some(StatusCode::UNAUTHORIZED) || told.error == "auth_error" => {
+        None if status == Some(StatusCode::UNAUTHORIZED) || said.code == "auth_error" => {
             ComputeError::Credentials(text)
         }
         None if has(&["credit", "balance", "billing"]) => {
@@ -152,18 +213,10 @@ fn not_rented(told: &Rented, error: Option<&ApiError>) -> ComputeError {
             ComputeError::NoCapacity(text)
         }
         // A key that may not do this, unless it is the host that is refused.
-        None if status == Some(StatusCode::FORBIDDEN) && told.error != "invalid_args" => {
+        None if status == Some(StatusCode::FORBIDDEN) && said.code != "invalid_args" => {
             ComputeError::Credentials(text)
         }
         None => ComputeError::Refused(text),
-    }
-}
-
-fn text_of(told: &Rented) -> String {
-    match (told.msg.trim(), told.error.as_str()) {
-        ("", "") => "Vast.ai refuses it and does not say why".to_owned(),
-        ("", code) => code.to_owned(),
-        (text, _) => text.to_owned(),
     }
 }
 
@@ -260,7 +313,7 @@ mod tests {
             answered(400, &low.to_string()),
             Outcome::Stopped(27_000_002, "bid is below the current minimum".to_owned())
         );
-        let told = |body: Value| outcome(Ok(serde_json::from_value(body).unwrap()));
+        let told = |body: Value| outcome(Ok(body));
         assert_eq!(
             told(json!({"success": true, "new_contract": 7})),
             Outcome::Rented(7)
@@ -277,6 +330,57 @@ mod tests {
             told(json!({"success": false, "error": "no_such_ask"})),
             Outcome::Refused(ComputeError::NoCapacity(_))
         ));
+    }
+
+    #[test]
+    fn a_contract_is_seen_in_odd_answers() {
+        for (body, id) in [
+            (
+                json!({"success": false, "error": null, "msg": "low", "new_contract": 27}),
+                27,
+            ),
+            (
+                json!({"success": "no", "error": {"code": 1}, "msg": ["low"], "new_contract": "27"}),
+                27,
+            ),
+        ] {
+            for told in [answered(400, &body.to_string()), outcome(Ok(body.clone()))] {
+                assert!(
+                    matches!(&told, Outcome::Stopped(told, _) if *told == id),
+                    "{told:?}"
+                );
+            }
+        }
+        for told in [
+            answered(400, "{\"success\": false, \"new_contract\": {\"id\": 27}}"),
+            answered(400, "{\"success\": false, \"new_contr"),
+            outcome(Ok(json!(null))),
+            outcome(Ok(json!({"contract": 27}))),
+        ] {
+            assert!(
+                matches!(told, Outcome::Refused(ComputeError::Unclear(_))),
+                "{told:?}"
+            );
+        }
+        assert!(matches!(
+            outcome(Err(ApiError::NotSent {
+                api: String::new(),
+                details: String::new()
+            })),
+            Outcome::Refused(ComputeError::Unreachable(_))
+        ));
+    }
+
+    #[test]
+    fn what_others_wrote_is_one_line() {
+        let ComputeError::Refused(text) = failed(400, "invalid_args", &"long\n".repeat(1000)) else {
+            panic!("it is refused");
+        };
+        assert!(text.len() <= 600 && !text.contains('\n'), "{text}");
+        let ComputeError::Refused(text) = failed(400, "", "") else {
+            panic!("it is refused");
+        };
+        assert!(text.contains("400"), "{text}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, checks, container, soak};
-use dstack_compute::{ComputeError, Container, MountedFolder};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, soak};
+use dstack_compute::{ComputeError, Container, MountedFolder, Sign};
 use dstack_emulator_vastai::VastAi;
 use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 /// An offer as the search has it, of an eighth of a machine.
@@ -63,7 +64,11 @@ fn config(key: &str, more: &Value) -> Value {
 }
 
 fn played(more: &Value) -> Played {
-    let emulator = Arc::new(VastAi::new(CANARY, rows()));
+    played_with(more, rows())
+}
+
+fn played_with(more: &Value, rows: Vec<Value>) -> Played {
+    let emulator = Arc::new(VastAi::new(CANARY, rows));
     let refused = vec![(config("wrong", more), &["creds.api_key"][..])];
     let cloud = Cloud::new(
         Arc::clone(&emulator) as _,
@@ -166,21 +171,197 @@ async fn places_and_kinds_of_hosts_are_those_of_the_configuration() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_search_is_made_once_until_something_is_rented() {
+async fn the_same_search_is_made_once_and_has_no_offer_that_was_taken() {
     let Played { emulator, cloud } = played(&json!({}));
     let backend = cloud.open();
     let (one, other) = (
         requirements(json!({}), json!({})),
         requirements(json!({"gpu": "H100:8"}), json!({})),
     );
+    let names = async || -> Vec<String> {
+        let offers = backend.offers(&one).await.unwrap();
+        offers.iter().map(|offer| offer.instance.name.clone()).collect()
+    };
     for _ in 0..3 {
-        backend.offers(&one).await.unwrap();
+        names().await;
         backend.offers(&other).await.unwrap();
     }
-    assert_eq!(emulator.searches().len(), 2);
+    let subject = container(&cloud).await;
+    let searches = emulator.searches().len();
+    let taken = &subject.want.offer.instance.name;
+    // It was not asked for as it was too early, or the cloud was away: it is still there.
+    for fault in [Fault::Refused(429), Fault::NotSent] {
+        cloud.faults().from(1, 1000, fault);
+        let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
+        let _ = tokio::time::timeout(Duration::from_secs(20), driver.make(&subject)).await;
+        cloud.faults().none();
+        assert!(names().await.contains(taken), "{fault:?}");
+    }
+    let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
+    driver.make(&subject).await.unwrap();
+    let left = names().await;
+    assert!(!left.is_empty() && !left.contains(taken), "{left:?}");
+    assert_eq!(emulator.searches().len(), searches);
     tokio::time::sleep(Duration::from_secs(200)).await;
-    backend.offers(&one).await.unwrap();
-    assert_eq!(emulator.searches().len(), 3);
+    assert!(names().await.contains(taken));
+    assert_eq!(emulator.searches().len(), searches + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_will_do_is_found_behind_many_offers_that_will_not() {
+    let better = |more: Value| -> Vec<Value> {
+        let mut more = more;
+        more["score"] = json!(900.0);
+        (100..200).map(|id| row(id, "RTX 4090", &more)).collect()
+    };
+    let found = async |others: Vec<Value>, resources: Value, more: Value| {
+        let cloud = played_with(&json!({}), [others, rows()].concat()).cloud;
+        let all = names(&cloud, &requirements(resources, more)).await;
+        all.into_iter().take(2).collect::<Vec<_>>()
+    };
+    // The host has the memory, and the part has not.
+    let little = better(json!({"cpu_cores": 512}));
+    assert_eq!(
+        found(little, json!({"memory": "60GB..", "gpu": "RTX4090"}), json!({})).await,
+        ["31234568", "31234567s"]
+    );
+    let small = better(json!({}));
+    assert_eq!(
+        found(
+            small.clone(),
+            json!({"gpu": {"total_memory": "300GB.."}}),
+            json!({})
+        )
+        .await,
+        ["31234999"]
+    );
+    assert_eq!(
+        found(
+            small,
+            json!({"gpu": {"memory": "24GB..", "total_memory": "..24GB"}}),
+            json!({})
+        )
+        .await
+        .len(),
+        2
+    );
+    let dear = better(json!({"min_bid": 0.9, "dph_base": 2.0, "dph_total": 2.1}));
+    for more in [json!({"spot": true, "max_price": 0.2}), json!({"max_price": 0.2})] {
+        assert_eq!(found(dear.clone(), json!({}), more).await, ["31234567s"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_search_says_that_the_key_is_none() {
+    let mut cloud = cloud();
+    cloud.config = config("wrong", &json!({}));
+    let error = cloud.open().offers(&Cloud::requirements()).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+}
+
+/// More than the API lists in a page or takes calls for at a time.
+#[tokio::test(start_paused = true)]
+async fn many_are_made_and_ended_at_once() {
+    const MANY: usize = 30;
+    let many = row(31_234_567, "RTX 4090", &json!({"gpu_frac": 0.01}));
+    let Played { emulator, cloud } = played_with(&json!({}), vec![many]);
+    let backend = cloud.open();
+    let subjects = containers(&cloud, MANY).await;
+    let make = async |subject| {
+        let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
+        let place = driver.make(subject).await.unwrap();
+        (driver, place)
+    };
+    let made = join_all(subjects.iter().map(make)).await;
+    assert_eq!(emulator.ledger().alive().len(), MANY);
+    assert_eq!(backend.inventory().await.unwrap().len(), MANY);
+    let known: Vec<_> = subjects
+        .iter()
+        .zip(&made)
+        .map(|(subject, (_, place))| subject.known(Some(place.clone())))
+        .collect();
+    let signs = backend.containers().unwrap().look(&known).await.unwrap();
+    assert!(
+        signs.iter().all(|sign| matches!(sign, Some(Sign::Well))),
+        "{signs:?}"
+    );
+    let remove = async |(at, (driver, _)): (usize, &(Driver<'_>, _))| {
+        driver.remove(&known[at], &subjects[at]).await;
+    };
+    join_all(made.iter().enumerate().map(remove)).await;
+    assert_eq!(emulator.ledger().alive(), []);
+    assert_eq!(emulator.ledger().count(), MANY);
+    assert_eq!(emulator.early_calls(), 0);
+}
+
+/// Others use the account too.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_came_too_early_is_made_again() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subjects = containers(&cloud, 5).await;
+    for subject in &subjects {
+        Driver::new(&cloud).make(subject).await.unwrap();
+    }
+    let other_server = Cloud::new(
+        Arc::clone(&emulator) as _,
+        dstack_backend_vastai::kind,
+        cloud.config.clone(),
+        vec![],
+    );
+    let (one, other) = (cloud.open(), other_server.open());
+    let (one, other) = tokio::join!(one.inventory(), other.inventory());
+    assert_eq!((one.unwrap().len(), other.unwrap().len()), (5, 5));
+    assert!(emulator.early_calls() > 0);
+}
+
+async fn containers(cloud: &Cloud, count: usize) -> Vec<Subject<Container>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(container(cloud).await);
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_api_itself_says_that_something_is_gone() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let backend = cloud.open();
+    let owned = backend.inventory().await.unwrap().remove(0);
+    let known = [subject.known(Some(place))];
+    let is_told = async || {
+        let signs = backend.containers().unwrap().look(&known).await;
+        signs.is_ok_and(|signs| !matches!(signs.as_slice(), [None]))
+            || backend.remove_owned(&owned).await.is_ok()
+    };
+    // By a proxy.
+    cloud.faults().from(1, 1000, Fault::Refused(404));
+    assert!(!is_told().await);
+    cloud.faults().none();
+    // By an answer without it.
+    emulator.say_nothing();
+    assert!(!is_told().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_odd_instance_is_read_as_far_as_it_can_be() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let subject = container(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    emulator.list_oddly(
+        json!({"status_msg": {"text": "well"}, "dph_total": "0.3", "start_date": "2025-01-01",
+        "is_bid": null, "cur_state": 7, "public_ipaddr": ["192.0.2.41"], "actual_status": false}),
+    );
+    let backend = cloud.open();
+    assert_eq!(backend.inventory().await.unwrap().len(), 1);
+    let known = [subject.known(Some(place))];
+    let signs = backend.containers().unwrap().look(&known).await.unwrap();
+    assert!(matches!(signs.as_slice(), [Some(Sign::Well)]), "{signs:?}");
+    // What it is called is not to be guessed.
+    emulator.list_oddly(json!({"label": 7}));
+    backend.inventory().await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +452,7 @@ async fn what_breaks_is_seen() {
     checks::loss(&cloud, &container(&cloud).await).await;
 }
 
-async fn one_container() -> (Cloud, dstack_backend_kit::Subject<Container>) {
+async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)

@@ -4,13 +4,14 @@
 
 mod search;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
@@ -64,6 +65,14 @@ const RUNTYPES: &[&str] = &[
     "jupyter_direct",
 ];
 
+/// Seconds from one call of an endpoint to the next, as the description has them (`threshold`).
+const THRESHOLDS: &[(&str, &str, f64)] = &[
+    ("GET", "v1/instances", 1.0),
+    ("GET", "v0/instances", 2.0),
+    ("DELETE", "v0/instances", 3.0),
+    ("PUT", "v0/asks", 4.5),
+];
+
 /// The vendor's cloud, with one account.
 #[derive(Debug, Clone)]
 pub struct VastAi(Arc<Shared>);
@@ -95,6 +104,12 @@ struct Cloud {
     /// By what all bids have risen since the last search.
     bid_factor: f64,
     lag: Duration,
+    /// When each endpoint was called last, and how many calls came too early.
+    called: HashMap<&'static str, Instant>,
+    early: usize,
+    /// Fields that all instances have besides, or instead.
+    oddities: Value,
+    says_nothing: bool,
 }
 
 #[derive(Debug)]
@@ -197,6 +212,10 @@ impl VastAi {
             has_credit: true,
             bid_factor: 1.0,
             lag: Duration::ZERO,
+            called: HashMap::new(),
+            early: 0,
+            oddities: json!({}),
+            says_nothing: false,
         };
         Self(Arc::new(Shared {
             api_key: api_key.to_owned(),
@@ -228,6 +247,42 @@ impl VastAi {
         state.instances.iter().map(|one| one.asked.clone()).collect()
     }
 
+    /// How many calls came too early.
+    pub fn early_calls(&self) -> usize {
+        self.lock().early
+    }
+
+    /// From now on, lists have these fields of all instances, instead of those that they have.
+    pub fn list_oddly(&self, fields: Value) {
+        self.lock().oddities = fields;
+    }
+
+    /// From now on, lists are empty, and of one instance it is not said whether it is there.
+    pub fn say_nothing(&self) {
+        self.lock().says_nothing = true;
+    }
+
+    /// A call that comes too soon after one of the same endpoint.
+    fn check_pace(&self, method: &Method, path: &[&str]) -> Result<(), (u16, Value)> {
+        let path = path.iter().skip(1).take(2).copied().collect::<Vec<_>>().join("/");
+        let known = THRESHOLDS
+            .iter()
+            .find(|(of, start, _)| *of == method.as_str() && *start == path);
+        let Some((method, endpoint, threshold)) = known else {
+            return Ok(());
+        };
+        let mut state = self.lock();
+        let key = if *method == "DELETE" { "destroy" } else { *endpoint };
+        let last = state.called.get(key);
+        if last.is_some_and(|last| last.elapsed().as_secs_f64() < *threshold) {
+            state.early += 1;
+            let text = format!("API requests too frequent endpoint threshold={threshold:.1}");
+            return Err((429, json!({"detail": text})));
+        }
+        state.called.insert(key, Instant::now());
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Cloud> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,10 +308,11 @@ impl VastAi {
         let is_known = key.is_some_and(|key| key.as_bytes() == expected.as_bytes());
         let may_ask = is_known || (is_search && key.is_none());
         if !may_ask {
-            return Err(refusal(401, "auth_error", "Invalid user key"));
+            let status = if is_search { 404 } else { 401 };
+            return Err(refusal(status, "auth_error", "Invalid user key"));
         }
+        self.check_pace(method, &path)?;
         self.settle();
-        let query = uri.query().unwrap_or_default();
         let read = || -> Result<Value, (u16, Value)> {
             serde_json::from_slice(body).map_err(|error| refusal(400, "invalid_args", &error.to_string()))
         };
@@ -265,7 +321,7 @@ impl VastAi {
             ("PUT", ["api", "v0", "asks", offer]) => self.rent(offer, &read()?),
             ("GET", ["api", "v0", "instances", id]) => self.instance(id),
             ("DELETE", ["api", "v0", "instances", id]) => self.destroy(id),
-            ("GET", ["api", "v1", "instances"]) => self.instances(query),
+            ("GET", ["api", "v1", "instances"]) => self.instances(uri),
             _ => Err(refusal(404, "not_found", "no such route")),
         };
         self.settle();
@@ -332,6 +388,9 @@ impl VastAi {
 
     fn instance(&self, id: &str) -> Answer {
         let state = self.lock();
+        if state.says_nothing {
+            return Ok(json!({"success": true}));
+        }
         let found = state
             .instances
             .iter()
@@ -353,30 +412,41 @@ impl VastAi {
     }
 
     /// In the order of their ids, of which the last of a page is the token of the next one.
-    fn instances(&self, query: &str) -> Answer {
-        let (mut after, mut limit) = (0_i64, 25_usize);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let known = match pair.split_once('=') {
-                Some(("limit", value)) => value.parse().map(|value| limit = value).is_ok() && limit <= 25,
-                Some(("after_token", value)) => match value.strip_prefix("id-") {
-                    Some(value) => value.parse().map(|value| after = value).is_ok(),
-                    None => {
-                        return Err((
+    fn instances(&self, uri: &Uri) -> Answer {
+        let (mut after, mut limit, mut label) = (0_i64, 25_usize, None);
+        let invalid = |why: &str| (400, json!({"error": "invalid_request", "msg": why}));
+        let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
+        for (name, value) in query.map_err(|error| invalid(&error.to_string()))?.0 {
+            match name.as_str() {
+                "limit" => {
+                    limit = value.parse().map_err(|_| invalid("limit"))?;
+                    if limit > 25 {
+                        return Err(invalid("limit"));
+                    }
+                }
+                "after_token" => {
+                    let id = value.strip_prefix("id-").and_then(|id| id.parse().ok());
+                    let invalid = || {
+                        (
                             400,
                             json!({"error": "invalid_token", "msg": "invalid after_token"}),
-                        ));
-                    }
-                },
+                        )
+                    };
+                    after = id.ok_or_else(invalid)?;
+                }
+                "select_filters" => label = read_filter(&value).map_err(|why| invalid(&why))?,
                 // What is the default anyway, as the vendor's own client says it.
-                Some(("select_filters", "%7B%7D")) | Some(("order_by", _)) => true,
-                _ => false,
-            };
-            if !known {
-                return Err((400, json!({"error": "invalid_request", "msg": pair})));
+                "order_by" => {}
+                name => return Err(invalid(name)),
             }
         }
         let state = self.lock();
-        let listed: Vec<&Instance> = state.instances.iter().filter(|one| one.is_listed()).collect();
+        let is_wanted = |one: &&Instance| {
+            !state.says_nothing
+                && one.is_listed()
+                && label.as_ref().is_none_or(|label| one.asked["label"] == *label)
+        };
+        let listed: Vec<&Instance> = state.instances.iter().filter(is_wanted).collect();
         let page: Vec<&Instance> = listed
             .iter()
             .copied()
@@ -385,12 +455,31 @@ impl VastAi {
             .collect();
         let last = page.last().map_or(after, |one| one.id);
         let has_more = listed.iter().any(|one| one.id > last);
-        let rows: Vec<Value> = page.iter().map(|one| one.to_json(self.0.pace)).collect();
+        let row = |one: &&Instance| {
+            let mut row = one.to_json(self.0.pace);
+            let odd = state.oddities.as_object().unwrap();
+            row.as_object_mut().unwrap().extend(odd.clone());
+            row
+        };
+        let rows: Vec<Value> = page.iter().map(row).collect();
         Ok(
             json!({"success": true, "instances_found": rows.len(), "total_instances": listed.len(),
             "label_counts": {}, "next_token": has_more.then(|| format!("id-{last}")), "instances": rows}),
         )
     }
+}
+
+/// The label that is looked for.
+fn read_filter(filters: &str) -> Result<Option<String>, String> {
+    let filters: Value = serde_json::from_str(filters).map_err(|error| error.to_string())?;
+    for (column, filter) in filters.as_object().ok_or("the filters are no object")? {
+        let label = filter["eq"].as_str().filter(|_| column == "label");
+        return match label {
+            Some(label) => Ok(Some(label.to_owned())),
+            None => Err(format!("a filter by {column} is not played")),
+        };
+    }
+    Ok(None)
 }
 
 /// How many parts of the offer's size a machine has.

@@ -106,6 +106,10 @@ fn field_of(offer: &Value, field: &str) -> Value {
         "verified" => Value::Bool(offer["verification"] == "verified"),
         "datacenter" => Value::Bool(offer["hosting_type"] == 1),
         "external" => Value::Bool(offer["external"] == true),
+        "gpu_total_ram" if offer[field].is_null() => {
+            let total = number(&offer["gpu_ram"]).zip(number(&offer["num_gpus"]));
+            total.map_or(Value::Null, |(one, count)| (one * count).into())
+        }
         "reliability" => offer["reliability2"].clone(),
         "cpu_arch" if offer[field].is_null() => "amd64".into(),
         _ => offer[field].clone(),
