@@ -128,7 +128,15 @@ impl OnlineProvider for DaytonaCollector {
             None => None,
         };
         let regions = match wants_cpus(filter) {
-            true => self.regions().await?,
+            true => match self.regions().await {
+                Ok(regions) => regions,
+                // They are not where GPUs are.
+                Err(error) if wants_gpus(filter) => {
+                    tracing::warn!(%error, "Daytona does not tell its regions, and no CPU offers are made");
+                    json!([])
+                }
+                Err(error) => return Err(error),
+            },
             false => json!([]),
         };
         items(&pricing, capacity.as_ref(), &regions, filter, balance_resources)
@@ -142,7 +150,12 @@ fn wants_gpus(filter: &Filter) -> bool {
 
 /// Whether an offer without GPUs may match.
 fn wants_cpus(filter: &Filter) -> bool {
-    filter.min_gpu_count.is_none_or(|least| least <= 0)
+    filter.min_gpu_count.is_none_or(|least| least <= 0) && cpu_sizes(filter).is_some()
+}
+
+/// Sizes of a CPU sandbox.
+fn cpu_sizes(filter: &Filter) -> Option<Sizes> {
+    Sizes::fit(filter, [1.0, 1.0, 3.0], [f64::INFINITY; 3])
 }
 
 /// The offers that fit a filter, the cheapest first, of what the vendor answers: prices, free GPUs (`None`: not known), shared regions.
@@ -179,23 +192,23 @@ fn read_capacity(answer: &Value) -> Result<Capacity, CollectError> {
         return Err(CollectError::unexpected(Provider::Daytona, "no list `capacity`"));
     };
     let count = |row: &Value, name: &str| row.int(name).filter(|count| *count >= 0);
-    rows.iter()
-        .map(|row| {
-            let counts = count(row, "availableOnDemand").zip(count(row, "availableSpot"));
-            Some((row.text("gpuType")?.to_owned(), counts?))
-        })
-        .collect::<Option<_>>()
-        .ok_or_else(|| CollectError::unexpected(Provider::Daytona, "an entry of `capacity` is incomplete"))
+    // Of what is told incompletely, nothing is free.
+    let entry = |row: &Value| {
+        let counts = count(row, "availableOnDemand").zip(count(row, "availableSpot"));
+        Some((row.text("gpuType")?.to_owned(), counts?))
+    };
+    Ok(rows.iter().filter_map(entry).collect())
 }
 
 fn read_regions(answer: &Value) -> Result<Vec<String>, CollectError> {
-    let ids = answer.as_array().and_then(|regions| {
-        regions
-            .iter()
-            .map(|one| one.text("id").filter(|id| !id.is_empty()).map(str::to_owned))
-            .collect()
-    });
-    ids.ok_or_else(|| CollectError::unexpected(Provider::Daytona, "no list of shared regions"))
+    let Some(regions) = answer.as_array() else {
+        return Err(CollectError::unexpected(
+            Provider::Daytona,
+            "no list of shared regions",
+        ));
+    };
+    let ids = regions.iter().filter_map(|one| one.text("id"));
+    Ok(ids.filter(|id| !id.is_empty()).map(str::to_owned).collect())
 }
 
 /// USD per hour of one unit.
@@ -336,10 +349,7 @@ fn gpu_offer(
 
 /// The CPU sandbox that fits the request, without its place. Whether it matches is judged with all others.
 fn cpu_offer(prices: &Prices<'_>, filter: &Filter) -> Option<Item> {
-    let sizes = Sizes::fit(filter, [1.0, 1.0, 3.0], [f64::INFINITY; 3])?;
-    if !wants_cpus(filter) {
-        return None;
-    }
+    let sizes = cpu_sizes(filter).filter(|_| wants_cpus(filter))?;
     Some(Item {
         price: round_to(sizes.price(prices.on_demand), 6),
         cpu: sizes.cpu as i64,
@@ -352,6 +362,31 @@ fn cpu_offer(prices: &Prices<'_>, filter: &Filter) -> Option<Item> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_incomplete_entry_takes_no_other_with_it() {
+        let capacity = json!({"capacity": [
+            {"gpuType": "H100", "availableOnDemand": 1, "availableSpot": 2},
+            {"gpuType": "H200", "availableOnDemand": 1},
+            {"availableOnDemand": 1, "availableSpot": 2},
+        ]});
+        let known = read_capacity(&capacity).unwrap();
+        assert_eq!(known, Capacity::from([("H100".to_owned(), (1, 2))]));
+        let regions = read_regions(&json!([{"id": "us"}, {"id": ""}, {"name": "eu"}])).unwrap();
+        assert_eq!(regions, ["us"]);
+        read_regions(&json!({})).unwrap_err();
+    }
+
+    #[test]
+    fn cpus_are_wanted_where_a_sandbox_can_be_as_asked_for() {
+        assert!(wants_cpus(&Filter::default()));
+        let none = Filter {
+            min_cpu: Some(4),
+            max_cpu: Some(2),
+            ..Filter::default()
+        };
+        assert!(!wants_cpus(&none));
+    }
 
     #[test]
     fn sizes_are_fitted_to_bounds_and_limits() {

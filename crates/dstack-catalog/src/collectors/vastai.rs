@@ -71,7 +71,7 @@ impl Search {
             .map(|(field, ops)| (field.clone(), json!(ops)))
             .collect();
         if unmapped {
-            // No name of the marketplace is known: take many and filter here.
+            // Of a model, no name of the marketplace is known: take many and filter here.
             body.insert("limit".to_owned(), json!(3000));
         }
         body.insert("order".to_owned(), json!(self.order));
@@ -149,10 +149,10 @@ impl Search {
         }
         let mut unmapped = false;
         if let Some(names) = filter.gpu_name.as_ref().filter(|names| !names.is_empty()) {
-            let names: Vec<String> = names.iter().flat_map(|name| vast_names(name)).collect();
-            unmapped = names.is_empty();
+            let names: Vec<Vec<String>> = names.iter().map(|name| vast_names(name)).collect();
+            unmapped = names.iter().any(Vec::is_empty);
             if !unmapped {
-                set("gpu_name", "in", json!(names));
+                set("gpu_name", "in", json!(names.concat()));
             }
         }
         if !self.community_cloud {
@@ -282,7 +282,7 @@ fn location(place: Option<&str>) -> String {
 }
 
 /// Names of the marketplace that are not ours with a blank in it.
-const NAMES: [(&str, &[&str]); 18] = [
+const NAMES: [(&str, &[&str]); 20] = [
     ("L40S", &["L40S"]),
     ("L40", &["L40"]),
     ("A10", &["A10"]),
@@ -300,7 +300,10 @@ const NAMES: [(&str, &[&str]); 18] = [
     ("A800PCIE", &["A800 PCIE"]),
     ("H100", &["H100 PCIE", "H100 SXM"]),
     ("H100NVL", &["H100 NVL"]),
+    ("B200", &["B200"]),
     ("B300", &["B300", "B300 PC"]),
+    // For workstations and servers.
+    ("RTXPRO6000", &["RTX PRO 6000 WS", "RTX PRO 6000 S"]),
 ];
 
 /// The marketplace's names of a model. Unlike the reference's, this map knows names in any case.
@@ -340,6 +343,8 @@ fn our_name(name: &str) -> String {
         "H100".to_owned()
     } else if name == "B300 PC" {
         "B300".to_owned()
+    } else if ["RTX PRO 6000 WS", "RTX PRO 6000 S"].contains(&name.as_str()) {
+        "RTXPRO6000".to_owned()
     } else {
         name.replace(' ', "")
     }
@@ -361,7 +366,10 @@ mod tests {
             ("RTX6000Ada", "RTX 6000Ada"),
             ("RTX3080Ti", "RTX 3080 Ti"),
             ("A5000", "RTX A5000"),
+            ("B200", "B200"),
             ("B300", "B300 PC"),
+            ("RTXPRO6000", "RTX PRO 6000 WS"),
+            ("RTXPRO6000", "RTX PRO 6000 S"),
         ] {
             assert!(
                 vast_names(ours).contains(&theirs.to_owned()),
@@ -375,6 +383,23 @@ mod tests {
             assert_eq!(our_name(theirs), ours);
         }
         assert!(vast_names("MI300X").is_empty());
+    }
+
+    #[test]
+    fn a_model_without_a_name_there_does_not_hide_in_those_that_have_one() {
+        let body = |names: &[&str]| {
+            let filter = Filter {
+                gpu_name: Some(names.iter().map(|name| (*name).to_owned()).collect()),
+                ..Filter::default()
+            };
+            Search::default().body(&filter)
+        };
+        let mapped = body(&["B200", "H200"]);
+        assert_eq!(mapped.at("gpu_name"), &json!({"in": ["B200", "H200"]}));
+        assert_eq!(mapped.at("limit"), &Value::Null);
+        let some = body(&["H200", "MI300X"]);
+        assert_eq!(some.at("gpu_name"), &Value::Null);
+        assert_eq!(some.at("limit"), &json!(3000));
     }
 
     #[test]

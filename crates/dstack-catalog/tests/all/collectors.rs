@@ -403,6 +403,31 @@ async fn daytona_is_asked() {
 }
 
 #[tokio::test]
+async fn daytona_has_gpus_also_when_it_does_not_tell_its_regions() {
+    let text = fs_err::read_to_string(data("recorded/daytona.json")).unwrap();
+    let answers: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let server = Server::start(move |asked| {
+        let fits = |answer: &&Value| asked.target.ends_with(answer["path"].as_str().unwrap());
+        match answers.iter().find(fits) {
+            Some(answer) if !asked.target.ends_with("/shared-regions") => {
+                answer["reply"].to_string().as_str().into()
+            }
+            _ => Reply::Status(500),
+        }
+    })
+    .await;
+    let mut collector = daytona::DaytonaCollector::new(None, &format!("{}/api/", server.url), http());
+    collector.pricing_url = format!("{}/gpu-pricing", server.url);
+    let items = collector.offers(&Filter::default(), true).await.unwrap();
+    assert!(!items.is_empty() && items.iter().all(|item| item.gpu_count > 0));
+    let cpus = Filter {
+        max_gpu_count: Some(0),
+        ..Filter::default()
+    };
+    collector.offers(&cpus, true).await.unwrap_err();
+}
+
+#[tokio::test]
 async fn answers_that_make_no_sense_are_errors() {
     for reply in [
         Reply::Status(500),
