@@ -72,7 +72,7 @@ impl Lifecycle<Container> for VastAi {
             again: STARTS_INTERVAL,
         };
         let id = &contract.made.id;
-        let instance = match of_id(&*self.client.contracts().await?, id) {
+        let instance = match of_id(&self.client.contracts().await?, id) {
             Some(instance) => instance.clone(),
             None if contract.made.is_new(call) => return Ok(waiting("the instance is listed")),
             None => self.client.instance(id).await?.ok_or_else(|| {
@@ -174,7 +174,7 @@ impl VastAi {
     }
 
     pub(crate) async fn destroy(&self, id: &str) -> Result<Removal, ComputeError> {
-        let is_listed = of_id(&*self.client.contracts().await?, id).is_some();
+        let is_listed = of_id(&self.client.contracts().await?, id).is_some();
         if !is_listed && self.client.instance(id).await?.is_none() {
             return Ok(Removal::Gone);
         }

@@ -472,14 +472,17 @@ impl VastAi {
 /// The label that is looked for.
 fn read_filter(filters: &str) -> Result<Option<String>, String> {
     let filters: Value = serde_json::from_str(filters).map_err(|error| error.to_string())?;
-    for (column, filter) in filters.as_object().ok_or("the filters are no object")? {
-        let label = filter["eq"].as_str().filter(|_| column == "label");
-        return match label {
-            Some(label) => Ok(Some(label.to_owned())),
-            None => Err(format!("a filter by {column} is not played")),
-        };
+    let filters = filters.as_object().ok_or("the filters are no object")?;
+    match filters.iter().next() {
+        None => Ok(None),
+        Some((column, filter)) if column == "label" && filters.len() == 1 => {
+            let label = filter["eq"]
+                .as_str()
+                .ok_or("the filter of the label is not played")?;
+            Ok(Some(label.to_owned()))
+        }
+        Some((column, _)) => Err(format!("a filter by {column} is not played")),
     }
-    Ok(None)
 }
 
 /// How many parts of the offer's size a machine has.
