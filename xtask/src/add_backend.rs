@@ -266,11 +266,16 @@ const LISTS: &[(&str, &str)] = &[
     ),
     (
         "crates/dstack-backends/Cargo.toml",
-        "dstack-backend-cloudrift.workspace = true\n",
+        "dstack-backend-cloudrift = { workspace = true, optional = true }\n",
+    ),
+    ("crates/dstack-backends/Cargo.toml", "    \"cloudrift\",\n"),
+    (
+        "crates/dstack-backends/Cargo.toml",
+        "cloudrift = [\"dep:dstack-backend-cloudrift\"]\n",
     ),
     (
         "crates/dstack-backends/src/lib.rs",
-        "    dstack_backend_cloudrift::kind,\n",
+        "    #[cfg(feature = \"cloudrift\")]\n    dstack_backend_cloudrift::kind,\n",
     ),
     (
         "backends/conformance/Cargo.toml",

@@ -1,4 +1,4 @@
-//! The backends of a build: one line each.
+//! The backends of a build, each of which is a feature of this crate.
 
 #![warn(missing_docs)]
 
@@ -11,27 +11,48 @@ use dstack_compute::{BackendKind, Registry};
 type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 
 const ALL: &[MakeKind] = &[
+    #[cfg(feature = "aws")]
     dstack_backend_aws::kind,
+    #[cfg(feature = "cloudrift")]
     dstack_backend_cloudrift::kind,
-    dstack_backend_jarvislabs::kind,
-    dstack_backend_hotaisle::kind,
-    dstack_backend_lambda::kind,
-    dstack_backend_tensordock::kind,
-    dstack_backend_seeweb::kind,
-    dstack_backend_digitalocean::kind,
-    dstack_backend_digitalocean::amd_kind,
-    dstack_backend_cudo::kind,
-    dstack_backend_verda::datacrunch,
-    dstack_backend_verda::kind,
-    dstack_backend_vultr::kind,
-    dstack_backend_daytona::kind,
-    dstack_backend_lium::kind,
-    dstack_backend_vastai::kind,
-    dstack_backend_oci::kind,
+    #[cfg(feature = "crusoe")]
     dstack_backend_crusoe::kind,
+    #[cfg(feature = "cudo")]
+    dstack_backend_cudo::kind,
+    #[cfg(feature = "daytona")]
+    dstack_backend_daytona::kind,
+    #[cfg(feature = "digitalocean")]
+    dstack_backend_digitalocean::amd_kind,
+    #[cfg(feature = "digitalocean")]
+    dstack_backend_digitalocean::kind,
+    #[cfg(feature = "hotaisle")]
+    dstack_backend_hotaisle::kind,
+    #[cfg(feature = "jarvislabs")]
+    dstack_backend_jarvislabs::kind,
+    #[cfg(feature = "kubernetes")]
     dstack_backend_kubernetes::kind,
+    #[cfg(feature = "lambda")]
+    dstack_backend_lambda::kind,
+    #[cfg(feature = "lium")]
+    dstack_backend_lium::kind,
+    #[cfg(feature = "oci")]
+    dstack_backend_oci::kind,
+    #[cfg(feature = "runpod")]
     dstack_backend_runpod::kind,
+    #[cfg(feature = "seeweb")]
+    dstack_backend_seeweb::kind,
+    #[cfg(feature = "slurm")]
     dstack_backend_slurm::kind,
+    #[cfg(feature = "tensordock")]
+    dstack_backend_tensordock::kind,
+    #[cfg(feature = "vastai")]
+    dstack_backend_vastai::kind,
+    #[cfg(feature = "verda")]
+    dstack_backend_verda::datacrunch,
+    #[cfg(feature = "verda")]
+    dstack_backend_verda::kind,
+    #[cfg(feature = "vultr")]
+    dstack_backend_vultr::kind,
 ];
 
 /// All backends, which are handed `env`.
