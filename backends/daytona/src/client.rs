@@ -184,7 +184,8 @@ impl Client {
         let mut all = Vec::new();
         let mut cursor: Option<String> = None;
         for _ in 0..MOST_PAGES {
-            let mut request = self.api.get("sandbox").query("limit", "100");
+            let request = self.api.get("sandbox").query("limit", "100");
+            let mut request = request.query("includeErroredDeleted", "true");
             if let Some(cursor) = &cursor {
                 request = request.query("cursor", cursor);
             }

@@ -117,7 +117,8 @@ impl Lifecycle<Container> for Daytona {
         let access = async || {
             let access = told(self.client.create_ssh_access(&found.id).await)?;
             access_of(&access).ok_or_else(|| {
-                ComputeError::Unclear(
+                // Another token would say the same.
+                ComputeError::Broken(
                     "Daytona tells in a form that is not understood how the sandbox is reached".to_owned(),
                 )
             })
@@ -193,6 +194,14 @@ impl Lifecycle<Container> for Daytona {
     }
 }
 
+/// A proxy stands before the toolbox of a sandbox, which has just been started: whatever is refused there may work soon.
+fn not_yet(error: ComputeError) -> ComputeError {
+    match error {
+        ComputeError::Refused(text) | ComputeError::Credentials(text) => ComputeError::NotReady(text),
+        other => other,
+    }
+}
+
 impl Daytona {
     /// Runs the script, once, in a session of the sandbox.
     async fn start(
@@ -201,14 +210,17 @@ impl Daytona {
         want: &ContainerRequest,
         call: &Call<'_>,
     ) -> Result<(), ComputeError> {
-        let commands = match told(toolbox.commands().await)? {
+        let commands = match told(toolbox.commands().await).map_err(not_yet)? {
             Some(commands) => commands,
             None => {
-                told(toolbox.create_session().await)?;
+                told(toolbox.create_session().await).map_err(not_yet)?;
                 Vec::new()
             }
         };
-        let run = async || told(toolbox.run(&start_command(&want.workload)).await);
+        let run = async || {
+            let begun = told(toolbox.run(&start_command(&want.workload)).await);
+            begun.map_err(not_yet)
+        };
         let find = async || Ok(commands.first().map(|_| ()));
         call.make::<(), _, _>(COMMAND, Duration::ZERO, run, find).await?;
         match commands

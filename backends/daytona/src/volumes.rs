@@ -59,7 +59,14 @@ impl Lifecycle<Volume> for Daytona {
             let listed = listed.iter().find(|volume| volume.id == place.volume_id);
             let found = match listed {
                 Some(found) => Some(found.clone()),
-                None => told(self.client.volume(&place.volume_id).await)?,
+                None => match self.client.volume(&place.volume_id).await {
+                    Ok(found) => found,
+                    // It was not told.
+                    Err(_) => {
+                        signs.push(None);
+                        continue;
+                    }
+                },
             };
             signs.push(Some(match found.as_ref().map(state_of) {
                 Some(State::Ready | State::Underway) => Sign::Well,

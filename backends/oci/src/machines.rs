@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend::{Made, cloud_config, look_by_place};
+use dstack_backend::{Made, cloud_config, look_by_place, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Owned, OwnedKind,
     OwnedMark, Owner, Removal, Sign, Step,
@@ -73,13 +73,7 @@ impl Lifecycle<Machine> for Oci {
             doing: doing.to_owned(),
             again: STARTS_INTERVAL,
         };
-        let path = format!("instances/{}", made.id);
-        let instance = known(
-            self.client
-                .get::<Instance>(Service::Core, region, &path, &[])
-                .await,
-        );
-        let Some(instance) = told(instance)? else {
+        let Some(instance) = self.instance(region, &made.id).await? else {
             return match made.is_new(call) {
                 true => Ok(starting("the machine is listed")),
                 false => Err(ComputeError::Broken("OCI does not have the machine".to_owned())),
@@ -108,14 +102,24 @@ impl Lifecycle<Machine> for Oci {
         let region = |known: &Known<Machine>| known.place.as_ref().map(|place| place.region.clone());
         look_by_place(known, region, |region, machines| async move {
             let found = told(self.client.instances(&region, &self.compartment).await)?;
-            let sign = |known: &&Known<Machine>| {
-                let id = known.place.as_ref().map(|place| place.instance_id.as_str());
-                match found.iter().find(|instance| Some(instance.id.as_str()) == id) {
+            let mut signs = Vec::with_capacity(machines.len());
+            for known in machines {
+                let id = known
+                    .place
+                    .as_ref()
+                    .map_or("", |place| place.instance_id.as_str());
+                let listed = found.iter().find(|instance| instance.id == id).cloned();
+                // What is new may not be listed yet, and while others end, a page may begin one entry later.
+                let instance = match listed {
+                    Some(listed) => Some(listed),
+                    None => self.instance(&region, id).await?,
+                };
+                signs.push(match instance {
                     None => Sign::Lost("OCI does not have the machine any more".to_owned()),
-                    Some(instance) => end_of(instance).map_or(Sign::Well, Sign::Lost),
-                }
-            };
-            Ok(machines.iter().map(sign).collect())
+                    Some(instance) => end_of(&instance).map_or(Sign::Well, Sign::Lost),
+                });
+            }
+            Ok(signs)
         })
         .await
     }
@@ -145,10 +149,12 @@ impl Oci {
         let mut refusal = ComputeError::NoCapacity(none.to_owned());
         let image = self
             .image(region, listing_for(&offer.instance.resources)?)
-            .await?;
-        let network = self.network(region, &want.owner.project).await?;
-        // The images' own firewall lets in SSH only.
-        let open = format!("iptables -I INPUT -s {CIDR} -j ACCEPT");
+            .await
+            .map_err(not_asked)?;
+        let network = self.network(region, &want.owner.project).await;
+        let network = network.map_err(not_asked)?;
+        // The images' own firewall lets in SSH only, and has its rules from a file when the machine is started again.
+        let open = format!("iptables -I INPUT -s {CIDR} -j ACCEPT; netfilter-persistent save || true");
         let user_data = cloud_config(&want.authorized_keys, &[open]);
         let gb = (offer.instance.resources.disk.size_mib + 1023) / 1024;
         let mut ask = json!({
@@ -193,6 +199,12 @@ impl Oci {
             }
         }
         Err(refusal)
+    }
+
+    async fn instance(&self, region: &str, id: &str) -> Result<Option<Instance>, ComputeError> {
+        let path = format!("instances/{id}");
+        let instance = self.client.get::<Instance>(Service::Core, region, &path, &[]);
+        told(known(instance.await))
     }
 
     async fn find_machine(
@@ -308,23 +320,8 @@ fn place(
     internal_ip: Option<String>,
 ) -> JobProvisioningData {
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: instance.id,
-        hostname: Some(hostname),
         internal_ip,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
         availability_zone: Some(instance.availability_domain),
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(22),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
+        ..machine_place(offer, instance.id, hostname, USER, 22)
     }
 }

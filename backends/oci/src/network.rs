@@ -95,15 +95,20 @@ impl Oci {
                 self.make(region, "internetGateways", &gateway_name, more).await?
             }
         };
-        if let Some(table) = &vcn.default_route_table_id {
-            let rule = json!({"destination": "0.0.0.0/0", "destinationType": "CIDR_BLOCK", "networkEntityId": gateway.id});
-            let path = format!("routeTables/{table}");
-            told(
-                self.client
-                    .put(region, &path, &json!({"routeRules": [rule]}))
-                    .await,
-            )?;
-        }
+        // A subnet without a route would never be mended.
+        let table = vcn.default_route_table_id.as_ref().ok_or_else(|| {
+            ComputeError::NotReady(format!(
+                "OCI does not tell the route table of the network {}",
+                vcn.id
+            ))
+        })?;
+        let rule = json!({"destination": "0.0.0.0/0", "destinationType": "CIDR_BLOCK", "networkEntityId": gateway.id});
+        let path = format!("routeTables/{table}");
+        let routed = self
+            .client
+            .put(region, &path, &json!({"routeRules": [rule]}))
+            .await;
+        told(routed)?;
         let more = json!({"vcnId": vcn.id, "cidrBlock": CIDR});
         let subnet = self.make(region, "subnets", &name("subnet"), more).await?;
         Ok((subnet.id, vcn.id))

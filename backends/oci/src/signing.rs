@@ -124,13 +124,23 @@ pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_plain)
 }
 
+/// More than any key or profile has.
+const LONGEST_FILE: u64 = 64 * 1024;
+
 /// A file of this machine; `~` is the home of the server's user.
 fn read(path: &str) -> Result<String, String> {
     let path = match path.strip_prefix("~/") {
         Some(rest) => env::home().unwrap_or_default().join(rest),
         None => path.into(),
     };
-    fs_err::read_to_string(path).map_err(|error| error.to_string())
+    // Others, such as devices and pipes, may have no end.
+    let is_small_file = fs_err::metadata(&path)
+        .map(|found| found.is_file() && found.len() <= LONGEST_FILE)
+        .map_err(|error| error.to_string())?;
+    match is_small_file {
+        true => fs_err::read_to_string(path).map_err(|error| error.to_string()),
+        false => Err("it is no file of at most 64 KiB".to_owned()),
+    }
 }
 
 /// In PEM (PKCS#1 or PKCS#8, with a passphrase or without).

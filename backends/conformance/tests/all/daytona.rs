@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, container, reference_python, run, served, volume,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, container, reference_python, run, served, soak,
+    volume,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
@@ -409,4 +410,16 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 5, "it made too little");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_volumes() {
+    let (cloud, subject) = one_volume().await;
+    soak(&cloud, &subject).await;
 }

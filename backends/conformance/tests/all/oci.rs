@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, soak};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_oci::{ENCRYPTED_KEY, FINGERPRINT, HOME, KEY, OTHER, Oci, PENDING, TENANCY, USER};
@@ -424,4 +424,10 @@ async fn profiles_of_this_machine_are_taken() {
         };
         assert_eq!(*fields, [["creds", "profile"]]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_machine().await;
+    soak(&cloud, &subject).await;
 }
