@@ -109,7 +109,8 @@ struct Cloud {
     early: usize,
     /// Fields that all instances have besides, or instead.
     oddities: Value,
-    says_nothing: bool,
+    /// With which status it is not said of one instance whether it is there.
+    says_nothing: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -215,7 +216,7 @@ impl VastAi {
             called: HashMap::new(),
             early: 0,
             oddities: json!({}),
-            says_nothing: false,
+            says_nothing: None,
         };
         Self(Arc::new(Shared {
             api_key: api_key.to_owned(),
@@ -257,9 +258,10 @@ impl VastAi {
         self.lock().oddities = fields;
     }
 
-    /// From now on, lists are empty, and of one instance it is not said whether it is there.
-    pub fn say_nothing(&self) {
-        self.lock().says_nothing = true;
+    /// From now on, lists are empty, and of one instance it is not said whether it is there: by an answer without it (200), or that of a
+    /// proxy (another status).
+    pub fn say_nothing(&self, status: u16) {
+        self.lock().says_nothing = Some(status);
     }
 
     /// A call that comes too soon after one of the same endpoint.
@@ -388,8 +390,10 @@ impl VastAi {
 
     fn instance(&self, id: &str) -> Answer {
         let state = self.lock();
-        if state.says_nothing {
-            return Ok(json!({"success": true}));
+        match state.says_nothing {
+            None => {}
+            Some(200) => return Ok(json!({"success": true})),
+            Some(status) => return Err((status, json!("page not found"))),
         }
         let found = state
             .instances
@@ -442,7 +446,7 @@ impl VastAi {
         }
         let state = self.lock();
         let is_wanted = |one: &&Instance| {
-            !state.says_nothing
+            state.says_nothing.is_none()
                 && one.is_listed()
                 && label.as_ref().is_none_or(|label| one.asked["label"] == *label)
         };
