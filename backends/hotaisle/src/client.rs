@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use dstack_backend::Env;
-use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
+use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use http::{HeaderName, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const BASE: &str = "https://admin.hotaisle.app/api";
 
@@ -43,6 +43,9 @@ pub(crate) struct Team {
     /// The user has not accepted yet.
     #[serde(default)]
     pub(crate) invitation: bool,
+    /// What the key may do.
+    #[serde(default)]
+    pub(crate) effective_roles: Option<Vec<String>>,
 }
 
 /// Machines of one kind that are free.
@@ -66,13 +69,28 @@ pub(crate) struct Host {
     #[serde(default)]
     pub(crate) deployment_id: Option<String>,
     #[serde(default)]
-    pub(crate) description: String,
+    description: Option<String>,
     pub(crate) ip_address: String,
     #[serde(default)]
     pub(crate) ssh_access: Option<SshAccess>,
     /// Of a server.
     #[serde(default)]
     pub(crate) os_status: Option<OsStatus>,
+    #[serde(flatten)]
+    specs: Map<String, Value>,
+}
+
+impl Host {
+    /// Empty: none.
+    pub(crate) fn description(&self) -> &str {
+        self.description.as_deref().unwrap_or_default()
+    }
+
+    /// Whether these specifications may be its own.
+    pub(crate) fn is_of(&self, specs: &Value) -> bool {
+        let sizes = ["cpu_cores", "ram_capacity", "disk_capacity"];
+        sizes.iter().all(|size| self.specs.get(*size) == specs.get(*size))
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -123,13 +141,19 @@ impl Client {
         let body = json!({"authorized_key": key});
         // It is there then, once: to ask twice is as good.
         let request = self.api.post("user/ssh_keys/").json(&body).repeatable();
-        unless(request, StatusCode::CONFLICT).await
+        match request.send_raw().await {
+            Err(error) if error.status() == Some(StatusCode::CONFLICT) => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 
     /// What is free: sizes, with prices.
     pub(crate) async fn available(&self, kind: Kind) -> Result<Vec<Available>, ApiError> {
-        self.list(&format!("{}/{}/available/", self.team, kind.path()))
-            .await
+        let path = format!("{}/{}/available/", self.team, kind.path());
+        let rows: Vec<Value> = self.list(&path).await?;
+        // One that is not understood does not take the others away.
+        let read = |row: Value| serde_json::from_value(row).ok();
+        Ok(rows.into_iter().filter_map(read).collect())
     }
 
     /// All of the team.
@@ -143,20 +167,17 @@ impl Client {
         Ok(all.unwrap_or_default())
     }
 
-    /// `None`: it is not there.
-    pub(crate) async fn host(&self, kind: Kind, id: &str) -> Result<Option<Host>, ApiError> {
-        found(self.api.get(&self.path(kind, id)).send().await)
-    }
-
-    /// Of a virtual machine; `None`: it is not there.
+    /// Of a virtual machine; `None`: it is not known (yet).
     pub(crate) async fn state(&self, name: &str) -> Result<Option<String>, ApiError> {
         #[derive(Deserialize)]
         struct State {
             state: String,
         }
         let path = format!("{}state/", self.path(Kind::Virtual, name));
-        let state: Option<State> = found(self.api.get(&path).send().await)?;
-        Ok(state.map(|state| state.state))
+        match self.api.get(&path).send::<State>().await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            answer => answer.map(|state| Some(state.state)),
+        }
     }
 
     pub(crate) async fn make_virtual(&self, specs: &Value) -> Result<Host, ApiError> {
@@ -180,34 +201,17 @@ impl Client {
         self.api.patch(&path).json(&body).send_raw().await.map(drop)
     }
 
-    /// A virtual machine goes at once, also within the time that is charged in any case. What is not there is no error.
-    pub(crate) async fn delete_virtual(&self, name: &str) -> Result<(), ApiError> {
-        let request = self.api.delete(&self.path(Kind::Virtual, name));
-        unless(request.query("force", "true"), StatusCode::NOT_FOUND).await
-    }
-
-    /// A server is refused (400) within the time that is charged in any case. What is not there is no error.
-    pub(crate) async fn release(&self, id: &str) -> Result<(), ApiError> {
-        let request = self.api.delete(&self.path(Kind::BareMetal, id));
-        unless(request, StatusCode::NOT_FOUND).await
+    /// A virtual machine goes at once, also within the time that is charged in any case. A server is refused (400) within it.
+    pub(crate) async fn delete(&self, kind: Kind, id: &str) -> Result<(), ApiError> {
+        let request = self.api.delete(&self.path(kind, id));
+        let request = match kind {
+            Kind::Virtual => request.query("force", "true"),
+            Kind::BareMetal => request,
+        };
+        request.send_raw().await.map(drop)
     }
 
     fn path(&self, kind: Kind, id: &str) -> String {
         format!("{}/{}/{id}/", self.team, kind.path())
-    }
-}
-
-fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    match answer {
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
-        answer => answer.map(Some),
-    }
-}
-
-/// Sent; an answer with this status is no error.
-async fn unless(request: ApiRequest<'_>, status: StatusCode) -> Result<(), ApiError> {
-    match request.send_raw().await {
-        Err(error) if error.status() == Some(status) => Ok(()),
-        answer => answer.map(drop),
     }
 }

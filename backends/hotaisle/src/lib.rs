@@ -18,7 +18,8 @@ use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
 use dstack_catalog_offers::VendorRows;
 use dstack_compute::config::HotAisleConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Removal,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
+    PROVISIONING_TIMEOUT, Removal,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
@@ -31,6 +32,9 @@ const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
 
 /// How long old answers serve where there are no new ones.
 const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long a server may take until its agent answers: its operating system is installed first.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(55 * 60);
 
 /// The kind of backends for Hot Aisle.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -70,6 +74,13 @@ impl CloudKind for HotAisleKind {
         }
     }
 
+    fn provisioning_timeout(instance_type: &str) -> Duration {
+        match instance_type.starts_with("bm-") {
+            true => SERVER_TIMEOUT,
+            false => PROVISIONING_TIMEOUT,
+        }
+    }
+
     async fn check(&self, config: HotAisleConfig) -> Result<HotAisleConfig, ConfigureError> {
         let client = self.client(&config).map_err(ConfigureError::Invalid)?;
         let teams = client.teams().await;
@@ -78,9 +89,14 @@ impl CloudKind for HotAisleKind {
         if teams.is_empty() {
             return Err(refused(API_KEY, "its user has no team".to_owned()));
         }
-        if !teams.iter().any(|one| one.handle == *team && !one.invitation) {
+        let Some(found) = teams.iter().find(|one| one.handle == *team && !one.invitation) else {
             let details = format!("the user of the API key is not in a team '{team}'");
             return Err(refused(&["team_handle"], details));
+        };
+        let roles = found.effective_roles.as_ref();
+        if roles.is_some_and(|roles| !roles.iter().any(|role| role == "operator")) {
+            let details = format!("it has not the role 'operator' in the team '{team}'");
+            return Err(refused(API_KEY, details));
         }
         Ok(config)
     }

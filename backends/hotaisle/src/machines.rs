@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error, look_by_place};
+use dstack_backend::{Made, compute_error, look_by_place, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::HotAisle;
 use crate::client::{Host, Kind};
-use crate::naming::not_asked;
+use crate::naming::DESCRIBED;
 use crate::offers::{REGION, specs_of};
 
 /// Longest description of a machine, which carries its marks.
@@ -30,8 +30,11 @@ const START_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause while a machine is being taken away.
 const END_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Pause while another virtual machine is made.
+/// Pause where another virtual machine is still made.
 const TURN_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Longest part of an answer that is shown.
+const SHOWN: usize = 600;
 
 /// What the place of a machine has besides, as dstack 0.22.5 writes and reads it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -42,6 +45,9 @@ struct Data {
     /// The name of a server, of which `instance_id` is the reservation. Not in rows of dstack 0.22.5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     server: Option<String>,
+    /// It is known by its description. Not in rows of dstack 0.22.5.
+    #[serde(default)]
+    marked: bool,
 }
 
 impl Data {
@@ -55,6 +61,38 @@ impl Data {
             true => Kind::BareMetal,
             false => Kind::Virtual,
         }
+    }
+}
+
+/// Which of those that are listed is meant. Names are given to others once a machine is gone, and so are servers.
+struct Meant<'a> {
+    kind: Kind,
+    id: &'a str,
+    mark: &'a str,
+    /// The description that it may have instead of the mark.
+    or: Option<&'a str>,
+}
+
+impl Meant<'_> {
+    fn is(&self, host: &Host) -> bool {
+        let is_called = match self.kind {
+            Kind::Virtual => host.name == self.id,
+            // Lists mostly do not tell of which reservation a server is.
+            Kind::BareMetal => host.deployment_id.as_deref().is_none_or(|id| id == self.id),
+        };
+        is_called && (host.description() == self.mark || Some(host.description()) == self.or)
+    }
+
+    fn among(&self, hosts: Vec<Host>) -> Option<Host> {
+        hosts.into_iter().find(|host| self.is(host))
+    }
+}
+
+/// The description of a machine of dstack 0.22.5: virtual ones have none, and servers the name of the instance.
+const fn older(kind: Kind, name: &str) -> &str {
+    match kind {
+        Kind::Virtual => "",
+        Kind::BareMetal => name,
     }
 }
 
@@ -82,9 +120,11 @@ impl Lifecycle<Machine> for HotAisle {
         };
         let made: Made = match kind {
             Kind::Virtual => {
-                let Some(_turn) = self.naming.turn() else {
+                let is_made = call.made::<Made>(piece(kind))?.is_some();
+                let turn = if is_made { None } else { self.naming.turn().await };
+                if turn.is_none() && !is_made {
                     return Ok(underway("another machine is made", TURN_INTERVAL));
-                };
+                }
                 let ask = async || {
                     self.register_key(want).await?;
                     self.make_virtual(specs, &mark, call, virtual_refusal).await
@@ -109,15 +149,21 @@ impl Lifecycle<Machine> for HotAisle {
                 self.rows.forget();
             }
         })?;
-        let host = self.host(kind, &made.id).await?;
-        let Some(host) = host.filter(|host| is_for(&host.description, &mark)) else {
+        let is_described = kind == Kind::BareMetal || call.made::<bool>(DESCRIBED)?.is_some();
+        let meant = Meant {
+            kind,
+            id: &made.id,
+            mark: &mark,
+            or: (!is_described).then_some(""),
+        };
+        let Some(host) = meant.among(self.hosts(kind).await?) else {
             return match made.is_new(call) {
                 true => Ok(underway("the machine is listed", START_INTERVAL)),
                 false => Err(ComputeError::Broken(gone())),
             };
         };
-        if host.description != mark && kind == Kind::Virtual {
-            self.describe(&host.name, &mark).await?;
+        if !is_described {
+            self.describe(&host.name, &mark, call).await?;
         }
         if has_failed(&host) {
             return Err(ComputeError::Broken(not_installed()));
@@ -135,8 +181,8 @@ impl Lifecycle<Machine> for HotAisle {
         let is_bare_metal = |known: &Known<Machine>| Some(Data::of(known.place.as_ref()?).bare_metal);
         look_by_place(known, is_bare_metal, |is_bare_metal, known| async move {
             match is_bare_metal {
-                true => self.look_at_servers(&known).await,
-                false => self.look_at_virtual(&known).await,
+                true => self.look_at(Kind::BareMetal, &known).await,
+                false => self.look_at(Kind::Virtual, &known).await,
             }
         })
         .await
@@ -151,9 +197,17 @@ impl Lifecycle<Machine> for HotAisle {
                 .filter(|place| Data::of(place).kind() == kind);
             place.map(|place| Made::long_ago(place.instance_id.clone()))
         };
+        // What dstack 0.22.5 made has no notes.
+        let is_marked = known.place.as_ref().is_some_and(|place| Data::of(place).marked);
+        let or = |kind: Kind, is_noted: bool| match is_marked || is_noted {
+            true => None,
+            false => Some(older(kind, &known.marks.name)),
+        };
         let find = || self.find_server(&mark, call);
         let release = async |server: Made| {
-            let told = self.release(&server.id).await?;
+            let kind = Kind::BareMetal;
+            let or = or(kind, !call.notes().is_null());
+            let told = self.end(kind, &server.id, &mark, or).await?;
             Ok(server.removal(call, told, END_INTERVAL))
         };
         let server = noted(Kind::BareMetal);
@@ -164,13 +218,16 @@ impl Lifecycle<Machine> for HotAisle {
             return Ok(removal);
         }
         // Only what has to be looked for may be taken for another one.
-        let turn = self.naming.turn();
-        if turn.is_none() && call.asked_at(piece(Kind::Virtual)).is_some() {
+        let is_asked = call.asked_at(piece(Kind::Virtual)).is_some();
+        let turn = if is_asked { self.naming.turn().await } else { None };
+        if turn.is_none() && is_asked {
             return Ok(Removal::Underway { again: TURN_INTERVAL });
         }
         let find = || self.find_virtual(&mark, call);
         let delete = async |machine: Made| {
-            let told = self.delete_virtual(&machine.id, &mark).await?;
+            let kind = Kind::Virtual;
+            let or = or(kind, call.made::<bool>(DESCRIBED)?.is_some());
+            let told = self.end(kind, &machine.id, &mark, or).await?;
             Ok(machine.removal(call, told, END_INTERVAL))
         };
         let machine = noted(Kind::Virtual);
@@ -193,14 +250,9 @@ impl HotAisle {
         hosts.map_err(|error| compute_error(&error))
     }
 
-    async fn host(&self, kind: Kind, id: &str) -> Result<Option<Host>, ComputeError> {
-        let host = self.client.host(kind, id).await;
-        host.map_err(|error| compute_error(&error))
-    }
-
     async fn find_server(&self, mark: &str, call: &Call<'_>) -> Result<Option<Made>, ComputeError> {
         let servers = self.hosts(Kind::BareMetal).await?;
-        let found = servers.iter().find(|server| server.description == mark);
+        let found = servers.iter().find(|server| server.description() == mark);
         Ok(found.map(|server| Made::now(id_of(server).to_owned(), call)))
     }
 
@@ -214,64 +266,54 @@ impl HotAisle {
         Ok(state.as_deref() == Some("running"))
     }
 
-    async fn look_at_virtual(
+    async fn look_at(
         &self,
+        kind: Kind,
         known: &[&Known<Machine>],
     ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let hosts = self.hosts(Kind::Virtual).await?;
+        let hosts = self.hosts(kind).await?;
         let sign = |known: &&Known<Machine>| {
-            let mark = known.marks.name(MARK_LENGTH);
-            let id = known.place.as_ref().map(|place| place.instance_id.as_str());
-            let is_it = |host: &Host| Some(host.name.as_str()) == id && is_for(&host.description, &mark);
-            match hosts.iter().any(is_it) {
-                true => Sign::Well,
-                false => Sign::Lost(gone()),
+            let place = known.place.as_ref();
+            let is_marked = place.is_some_and(|place| Data::of(place).marked);
+            let meant = Meant {
+                kind,
+                id: place.map_or("", |place| place.instance_id.as_str()),
+                mark: &known.marks.name(MARK_LENGTH),
+                or: (!is_marked).then_some(older(kind, &known.marks.name)),
+            };
+            match hosts.iter().find(|host| meant.is(host)) {
+                None => Sign::Lost(gone()),
+                Some(host) if has_failed(host) => Sign::Lost(not_installed()),
+                Some(_) => Sign::Well,
             }
         };
         Ok(known.iter().map(sign).collect())
     }
 
-    async fn look_at_servers(
-        &self,
-        known: &[&Known<Machine>],
-    ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let mut signs = Vec::new();
-        for known in known {
-            let id = known
-                .place
-                .as_ref()
-                .map_or("", |place| place.instance_id.as_str());
-            signs.push(match self.host(Kind::BareMetal, id).await? {
-                None => Sign::Lost(gone()),
-                Some(server) if has_failed(&server) => Sign::Lost(not_installed()),
-                Some(_) => Sign::Well,
-            });
+    /// It is gone when no list has it: a 404 alone may be of a gateway.
+    async fn end(&self, kind: Kind, id: &str, mark: &str, or: Option<&str>) -> Result<Removal, ComputeError> {
+        let meant = Meant { kind, id, mark, or };
+        let hosts = self.hosts(kind).await?;
+        let is_used = |name: &str| hosts.iter().any(|host| host.name == name);
+        if !is_used(id) {
+            self.naming.forget(id);
         }
-        Ok(signs)
-    }
-
-    /// Names are given to others once a machine is gone: those are left alone.
-    async fn delete_virtual(&self, name: &str, mark: &str) -> Result<Removal, ComputeError> {
-        let host = self.host(Kind::Virtual, name).await?;
-        if host.is_none_or(|host| !is_for(&host.description, mark)) {
+        if meant.among(hosts).is_none() {
             return Ok(Removal::Gone);
         }
-        let deleted = self.client.delete_virtual(name).await;
-        deleted.map_err(|error| compute_error(&error))?;
-        self.forget_virtual(name);
-        Ok(Removal::Gone)
-    }
-
-    async fn release(&self, id: &str) -> Result<Removal, ComputeError> {
-        match self.client.release(id).await {
-            Ok(()) => Ok(Removal::Gone),
-            Err(error) if error.status() == Some(StatusCode::BAD_REQUEST) => {
-                Err(ComputeError::InUse(format!(
-                    "Hot Aisle releases the server when the time is over that it is paid for: {}",
-                    error.body()
-                )))
+        match self.client.delete(kind, id).await {
+            Ok(()) => {
+                self.naming.forget(id);
+                Ok(Removal::Gone)
             }
-            Err(error) => Err(compute_error(&error)),
+            Err(error) => match (kind, error.status()) {
+                (_, Some(StatusCode::NOT_FOUND)) => Ok(Removal::Underway { again: END_INTERVAL }),
+                (Kind::BareMetal, Some(StatusCode::BAD_REQUEST)) => Err(ComputeError::InUse(format!(
+                    "Hot Aisle releases the server when the time is over that it is paid for: {}",
+                    said(&error)
+                ))),
+                _ => Err(compute_error(&error)),
+            },
         }
     }
 
@@ -282,8 +324,8 @@ impl HotAisle {
             Some(Owned {
                 kind: OwnedKind::Machine,
                 id: id_of(&host).to_owned(),
-                mark: OwnedMark::of_name(&host.description)?,
-                name: host.description,
+                mark: OwnedMark::of_name(host.description())?,
+                name: host.description().to_owned(),
                 region: REGION.to_owned(),
                 price: None,
                 made_at: None,
@@ -293,10 +335,14 @@ impl HotAisle {
     }
 
     pub(crate) async fn end_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
-        match self.host(Kind::Virtual, &owned.id).await? {
-            Some(_) => self.delete_virtual(&owned.id, &owned.name).await,
-            None => self.release(&owned.id).await,
+        for kind in [Kind::Virtual, Kind::BareMetal] {
+            let hosts = self.hosts(kind).await?;
+            let is_it = |host: &&Host| id_of(host) == owned.id && host.description() == owned.name;
+            if let Some(host) = hosts.iter().find(is_it) {
+                return self.end(kind, id_of(host), &owned.name, None).await;
+            }
         }
+        Ok(Removal::Gone)
     }
 }
 
@@ -308,11 +354,6 @@ pub(crate) fn is_at(owned: &Owned, place: &JobProvisioningData) -> bool {
 /// By what it is asked for: of a server, the reservation, as the server goes to others afterwards.
 fn id_of(host: &Host) -> &str {
     host.deployment_id.as_deref().unwrap_or(&host.name)
-}
-
-/// Whether a machine with this description may be that with these marks: those that are new have none yet, and those of dstack 0.22.5 never.
-fn is_for(description: &str, mark: &str) -> bool {
-    description == mark || OwnedMark::of_name(description).is_none()
 }
 
 fn has_failed(host: &Host) -> bool {
@@ -328,9 +369,15 @@ fn gone() -> String {
     "Hot Aisle does not have the machine any more".to_owned()
 }
 
+/// What Hot Aisle said, in one line of bounded length.
+fn said(error: &ApiError) -> String {
+    let line = error.body().split_whitespace().collect::<Vec<_>>().join(" ");
+    line.chars().take(SHOWN).collect()
+}
+
 /// What a refusal to make a virtual machine means.
 fn virtual_refusal(error: &ApiError) -> ComputeError {
-    let text = error.body().trim().to_owned();
+    let text = said(error);
     let is_about_number = text.to_ascii_lowercase().contains("maximum");
     match error.status() {
         Some(StatusCode::NOT_FOUND) => ComputeError::NoCapacity(text),
@@ -339,27 +386,25 @@ fn virtual_refusal(error: &ApiError) -> ComputeError {
     }
 }
 
-/// What a refusal to reserve a server means.
+/// What a refusal to reserve a server means. A 403 is of the team's limit, or of a role that the key lacks.
 fn server_refusal(error: &ApiError) -> ComputeError {
-    let text = error.body().trim().to_owned();
+    let text = said(error);
+    let says = |word: &str| text.to_ascii_lowercase().contains(word);
     match error.status() {
         Some(StatusCode::NOT_FOUND) => ComputeError::NoCapacity(text),
-        // The limit of the team, or a role that is missing.
-        Some(StatusCode::FORBIDDEN) => ComputeError::NoQuota(text),
-        Some(StatusCode::BAD_REQUEST) if text.to_ascii_lowercase().contains("insufficient") => {
-            ComputeError::NoCapacity(text)
-        }
+        Some(StatusCode::FORBIDDEN) if says("limit") || says("maximum") => ComputeError::NoQuota(text),
+        Some(StatusCode::BAD_REQUEST) if says("insufficient") => ComputeError::NoCapacity(text),
         _ => compute_error(error),
     }
 }
 
 fn place(want: &MachineRequest, kind: Kind, id: String, host: Host) -> JobProvisioningData {
-    let offer = &want.offer;
     let bare_metal = kind == Kind::BareMetal;
     let data = Data {
         ip_address: host.ip_address.clone(),
         bare_metal,
         server: bare_metal.then_some(host.name),
+        marked: true,
     };
     // The address of a server is a private one.
     let (hostname, port) = match host.ssh_access {
@@ -367,23 +412,7 @@ fn place(want: &MachineRequest, kind: Kind, id: String, host: Host) -> JobProvis
         None => (host.ip_address, SSH_PORT),
     };
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
-        dockerized: true,
-        ssh_proxy: None,
         backend_data: serde_json::to_string(&data).ok(),
-        gpu_driver: None,
+        ..machine_place(&want.offer, id, hostname, USER, port)
     }
 }

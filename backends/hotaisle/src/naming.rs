@@ -1,21 +1,37 @@
 //! Which virtual machine is whose. They are made without a name, and described afterwards: one whose making was not answered is told from
-//! others as the only one without a description that was not there before.
+//! others as the only one of its size without a description that was not there before.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
-use dstack_backend::{Made, compute_error};
-use dstack_compute::{Call, ComputeError};
+use dstack_backend::{Made, compute_error, not_asked};
+use dstack_compute::{Call, ComputeError, Removal};
 use dstack_http::ApiError;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::HotAisle;
-use crate::client::Kind;
+use crate::client::{Host, Kind};
 
 /// The note of what was there before a machine was asked for.
-const BEFORE: &str = "machines before";
+const BEFORE: &str = "before the machine";
+
+/// The note that a virtual machine is described.
+pub(crate) const DESCRIBED: &str = "description of the machine";
+
+/// How long others are waited for: less than a call may take, by what making a machine takes.
+const TURN_LIMIT: Duration = Duration::from_secs(45);
+
+/// What is noted before a machine is asked for.
+#[derive(Debug, Serialize, Deserialize)]
+struct Before {
+    /// Of those that are there.
+    names: Vec<String>,
+    /// What is asked for.
+    specs: Value,
+}
 
 /// What keeps makings apart.
 #[derive(Debug, Default)]
@@ -27,9 +43,14 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    /// `None`: another machine is being made.
-    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock().ok()
+    /// In the order in which it is asked for; `None`: another machine is still being made.
+    pub(crate) async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        tokio::time::timeout(TURN_LIMIT, self.turn.lock()).await.ok()
+    }
+
+    /// Its name may be given to another one.
+    pub(crate) fn forget(&self, name: &str) {
+        self.set_made(name, false);
     }
 
     fn is_made(&self, name: &str) -> bool {
@@ -57,29 +78,34 @@ impl HotAisle {
         call: &Call<'_>,
         refusal: fn(&ApiError) -> ComputeError,
     ) -> Result<Made, ComputeError> {
-        self.note_others(call).await?;
+        self.note_others(specs, call).await?;
         let machine = self.client.make_virtual(specs).await;
         let machine = machine.map_err(|error| refusal(&error))?;
         self.naming.set_made(&machine.name, true);
         // It may not be known yet, and is described when it is.
-        if let Err(error) = self.describe(&machine.name, mark).await {
+        if let Err(error) = self.describe(&machine.name, mark, call).await {
             tracing::debug!(%error, machine = machine.name, "a machine is not described yet");
         }
         Ok(Made::now(machine.name, call))
     }
 
     /// Notes which there are, anew for each attempt.
-    async fn note_others(&self, call: &Call<'_>) -> Result<(), ComputeError> {
-        let names = async || {
+    async fn note_others(&self, specs: &Value, call: &Call<'_>) -> Result<(), ComputeError> {
+        let before = async || {
             let hosts = self.client.hosts(Kind::Virtual).await;
             // Nothing was asked for yet.
             let hosts = hosts.map_err(|error| not_asked(compute_error(&error)))?;
-            Ok(hosts.into_iter().map(|host| host.name).collect())
+            let names = hosts.into_iter().map(|host| host.name).collect();
+            let specs = specs.clone();
+            Ok(Before { names, specs })
         };
-        let forget = async |_: Vec<String>| Ok(dstack_compute::Removal::Gone);
         let nothing = async || Ok(None);
-        call.unmake(BEFORE, None, Duration::ZERO, nothing, forget).await?;
-        call.make(BEFORE, Duration::ZERO, names, nothing).await.map(drop)
+        for piece in [BEFORE, DESCRIBED] {
+            let forget = async |_: Value| Ok(Removal::Gone);
+            let found = async || Ok(Some(Value::Null));
+            call.unmake(piece, None, Duration::ZERO, found, forget).await?;
+        }
+        call.make(BEFORE, Duration::ZERO, before, nothing).await.map(drop)
     }
 
     /// The virtual machine with this description, or that which was made for it, in its turn.
@@ -90,19 +116,24 @@ impl HotAisle {
     ) -> Result<Option<Made>, ComputeError> {
         let hosts = self.client.hosts(Kind::Virtual).await;
         let hosts = hosts.map_err(|error| compute_error(&error))?;
-        if let Some(host) = hosts.iter().find(|host| host.description == mark) {
+        if let Some(host) = hosts.iter().find(|host| host.description() == mark) {
             return Ok(Some(Made::now(host.name.clone(), call)));
         }
-        let Some(before) = call.made::<Vec<String>>(BEFORE)? else {
+        let Some(before) = call.made::<Before>(BEFORE)? else {
             return Ok(None);
         };
-        let is_new = |name: &String| !before.contains(name) && !self.naming.is_made(name);
-        let nameless = hosts.into_iter().filter(|host| host.description.is_empty());
-        let mut new: Vec<String> = nameless.map(|host| host.name).filter(is_new).collect();
+        let is_new = |host: &Host| {
+            host.description().is_empty()
+                && !before.names.contains(&host.name)
+                && !self.naming.is_made(&host.name)
+                && host.is_of(&before.specs)
+        };
+        let new = hosts.into_iter().filter(is_new);
+        let mut new: Vec<String> = new.map(|host| host.name).collect();
         match (new.pop(), new.is_empty()) {
             (None, _) => Ok(None),
             (Some(name), true) => {
-                self.describe(&name, mark).await?;
+                self.describe(&name, mark, call).await?;
                 Ok(Some(Made::now(name, call)))
             }
             (Some(name), false) => Err(ComputeError::Unclear(format!(
@@ -113,23 +144,16 @@ impl HotAisle {
         }
     }
 
-    pub(crate) async fn describe(&self, name: &str, mark: &str) -> Result<(), ComputeError> {
-        let described = self.client.describe(name, mark).await;
-        described.map_err(|error| compute_error(&error))?;
-        self.naming.set_made(name, false);
+    /// Describes it, and notes that: from then on, one without a description is of somebody else.
+    pub(crate) async fn describe(&self, name: &str, mark: &str, call: &Call<'_>) -> Result<(), ComputeError> {
+        let describe = async || {
+            let described = self.client.describe(name, mark).await;
+            described.map(|()| true).map_err(|error| compute_error(&error))
+        };
+        // To describe it twice is as good.
+        let again = async || describe().await.map(Some);
+        let described: bool = call.make(DESCRIBED, Duration::ZERO, describe, again).await?;
+        self.naming.set_made(name, !described);
         Ok(())
-    }
-
-    /// Its name may be given to another one.
-    pub(crate) fn forget_virtual(&self, name: &str) {
-        self.naming.set_made(name, false);
-    }
-}
-
-/// Of what precedes a making: whatever became of it, nothing was made.
-pub(crate) fn not_asked(error: ComputeError) -> ComputeError {
-    match error {
-        ComputeError::Unclear(text) => ComputeError::NotReady(text),
-        definite => definite,
     }
 }

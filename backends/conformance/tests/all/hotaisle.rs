@@ -3,12 +3,14 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, reference_python, run, served,
+    soak,
 };
-use dstack_compute::{ComputeError, Machine, Sign};
+use dstack_compute::{ComputeError, Known, Machine, Removal, Sign};
 use dstack_emulator_hotaisle::{
-    HotAisle, INVITING_TEAM, Size, TEAM, Times, USUAL, server_size, virtual_size,
+    HotAisle, INVITING_TEAM, Size, TEAM, Times, USUAL, VIEWING_KEY, server_size, virtual_size,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::JobProvisioningData;
 use serde_json::{Value, json};
 
 fn config(key: &str, team: &str, bare_metal: Option<bool>) -> Value {
@@ -18,6 +20,7 @@ fn config(key: &str, team: &str, bare_metal: Option<bool>) -> Value {
 fn cloud_of(emulator: HotAisle, bare_metal: Option<bool>) -> Cloud {
     let refused = vec![
         (config("wrong", TEAM, bare_metal), &["creds.api_key"][..]),
+        (config(VIEWING_KEY, TEAM, bare_metal), &["creds.api_key"][..]),
         (config(CANARY, "nobody", bare_metal), &["team_handle"][..]),
         (config(CANARY, INVITING_TEAM, bare_metal), &["team_handle"][..]),
     ];
@@ -118,6 +121,22 @@ async fn a_gpu_that_nobody_knows_is_left_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_that_is_no_size_takes_no_others_away() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    emulator.list_oddly();
+    let cloud = cloud_of(emulator, Some(true));
+    let all = offers_of(&cloud).await;
+    assert_eq!(names(&all), ["vm-mi300x-1", "vm-mi300x-8", "bm-mi300x-8"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_have_the_time_that_an_installation_takes() {
+    let cloud = cloud();
+    let minutes = |name: &str| cloud.kind.provisioning_timeout(name).as_secs() / 60;
+    assert_eq!((minutes("vm-mi300x-8"), minutes("bm-mi300x-8")), (10, 55));
+}
+
+#[tokio::test(start_paused = true)]
 async fn machines_live_and_end() {
     for (cloud, subject) in [one_machine().await, one_server().await] {
         checks::whole_life(&cloud, &subject).await;
@@ -164,6 +183,11 @@ async fn refusals_are_told_apart() {
     assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
     let error = refused(vec![server_size(1)], 403, "tenant limit exceeded").await;
     assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    let error = refused(vec![server_size(1)], 403, "insufficient permissions").await;
+    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+    let long: &'static str = "tenant limit exceeded\n ".repeat(1000).leak();
+    let error = refused(vec![server_size(1)], 403, long).await.details();
+    assert!(error.len() <= 600 && !error.contains('\n'), "{error}");
     let error = refused(vec![server_size(1)], 400, "insufficient resources").await;
     assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
 }
@@ -206,7 +230,7 @@ async fn a_machine_that_has_the_name_of_another_is_left_alone() {
     let gone = first.known(Some(drivers[0].make(&first).await.unwrap()));
     cloud.emulator.lose_all();
     let there = second.known(Some(drivers[1].make(&second).await.unwrap()));
-    let id = |known: &dstack_compute::Known<Machine>| known.place.as_ref().unwrap().instance_id.clone();
+    let id = |known: &Known<Machine>| known.place.as_ref().unwrap().instance_id.clone();
     assert_eq!(id(&gone), id(&there));
     let backend = cloud.open();
     let signs = backend
@@ -225,20 +249,137 @@ async fn a_machine_that_has_the_name_of_another_is_left_alone() {
     assert_eq!(cloud.emulator.ledger().alive(), []);
 }
 
+/// How a machine is, as the backend tells it.
+async fn sign_of(cloud: &Cloud, known: &Known<Machine>) -> Option<Sign<JobProvisioningData>> {
+    let backend = cloud.open();
+    let known = std::slice::from_ref(known);
+    let mut signs = backend.machines().unwrap().look(known).await.unwrap();
+    signs.remove(0)
+}
+
+/// Also where somebody made it by hand, without any description.
+#[tokio::test(start_paused = true)]
+async fn a_machine_by_hand_that_has_the_name_of_another_is_left_alone() {
+    for description in ["", "mine"] {
+        for is_bare_metal in [false, true] {
+            let emulator = HotAisle::new(CANARY, sizes());
+            emulator.give_no_ids();
+            let cloud = cloud_of(emulator.clone(), Some(true));
+            let mut subject = machine(&cloud).await;
+            if is_bare_metal {
+                subject.want.offer = offers_of(&cloud).await.remove(2);
+            }
+            let driver = Driver::new(&cloud);
+            let place = driver.make(&subject).await.unwrap();
+            let id = place.instance_id.clone();
+            let gone = subject.known(Some(place));
+            cloud.emulator.lose_all();
+            let by_hand = match is_bare_metal {
+                true => emulator.reserve_by_hand(),
+                false => emulator.make_by_hand(1),
+            };
+            assert_eq!(by_hand, id);
+            emulator.describe(&by_hand, description);
+            let sign = sign_of(&cloud, &gone).await;
+            assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
+            driver.remove(&gone, &subject).await;
+            assert_eq!(emulator.descriptions(), [description]);
+        }
+    }
+}
+
+/// What dstack 0.22.5 made has no notes: a virtual machine has no description, a server the name of the instance.
+#[tokio::test(start_paused = true)]
+async fn machines_of_before_are_taken_over() {
+    for is_bare_metal in [false, true] {
+        let emulator = HotAisle::new(CANARY, sizes());
+        let cloud = cloud_of(emulator.clone(), Some(true));
+        let mut subject = machine(&cloud).await;
+        if is_bare_metal {
+            subject.want.offer = offers_of(&cloud).await.remove(2);
+        }
+        let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+        let mut data: Value = serde_json::from_str(place.backend_data.as_ref().unwrap()).unwrap();
+        for field in ["server", "marked"] {
+            data.as_object_mut().unwrap().remove(field);
+        }
+        place.backend_data = Some(data.to_string());
+        let name = emulator.ledger().alive()[0].id.clone();
+        let description = if is_bare_metal {
+            &subject.want.marks.name
+        } else {
+            ""
+        };
+        emulator.describe(&name, description);
+        let known = subject.known(Some(place));
+        assert_eq!(sign_of(&cloud, &known).await, Some(Sign::Well));
+        Driver::new(&cloud).remove(&known, &subject).await;
+        assert_eq!(emulator.ledger().alive(), []);
+    }
+}
+
+/// The request is lost on the way, and somebody makes a machine of another size by hand meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_another_size_is_not_taken() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone(), None);
+    let subject = machine(&cloud).await;
+    let driver = Driver::new(&cloud);
+    cloud.faults().at(3, Fault::KilledBefore);
+    driver.make_until_killed(&subject).await;
+    let by_hand = emulator.make_by_hand(8);
+    let place = driver.make(&subject).await.unwrap();
+    assert_ne!(place.instance_id, by_hand);
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(emulator.descriptions(), [""]);
+}
+
+/// A gateway says that it is not found: only a list without it is believed.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_found_is_not_gone_while_it_is_listed() {
+    for (emulator, bare_metal) in [
+        (HotAisle::new(CANARY, sizes()), None),
+        (HotAisle::new(CANARY, vec![server_size(1)]), Some(true)),
+    ] {
+        let cloud = cloud_of(emulator.clone(), bare_metal);
+        let subject = machine(&cloud).await;
+        let driver = Driver::new(&cloud);
+        let going_on = async {
+            tokio::time::sleep(Duration::from_secs(150)).await;
+            emulator.mislay(true);
+            tokio::time::sleep(Duration::from_secs(150)).await;
+            emulator.mislay(false);
+        };
+        let (made, ()) = tokio::join!(driver.make(&subject), going_on);
+        let known = subject.known(Some(made.unwrap()));
+        emulator.mislay(true);
+        assert_eq!(sign_of(&cloud, &known).await, Some(Sign::Well));
+        let removal = tokio::time::timeout(Duration::from_secs(3600), driver.remove(&known, &subject));
+        removal.await.unwrap_err();
+        let owned = cloud.open().inventory().await.unwrap().remove(0);
+        let removal = cloud.open().remove_owned(&owned).await;
+        assert_ne!(removal, Ok(Removal::Gone));
+        assert_eq!(emulator.ledger().alive().len(), 1);
+        emulator.mislay(false);
+        driver.remove(&known, &subject).await;
+        assert_eq!(emulator.ledger().alive(), []);
+    }
+}
+
 /// The answer to the making of a machine is lost, and somebody makes another one by hand: nobody knows which is whose, and nothing is deleted
 /// until somebody says so.
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_may_be_of_somebody_else_is_not_touched() {
     let emulator = HotAisle::new(CANARY, sizes());
     let cloud = cloud_of(emulator.clone(), None);
-    let before = emulator.make_by_hand();
+    let before = emulator.make_by_hand(1);
     let subject = machine(&cloud).await;
     let driver = Driver::new(&cloud);
     // The keys, the list of what is there, and the making.
     cloud.faults().at(3, Fault::KilledAfter);
     driver.make_until_killed(&subject).await;
     assert!(cloud.faults().happened());
-    let by_hand = emulator.make_by_hand();
+    let by_hand = emulator.make_by_hand(1);
     let known = subject.known(None);
     let removal = tokio::time::timeout(Duration::from_secs(3600), driver.remove(&known, &subject));
     removal.await.unwrap_err();
@@ -294,6 +435,27 @@ async fn machines_that_are_made_at_once_are_told_apart() {
         }
         assert_eq!(emulator.ledger().alive(), [], "{nth}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_made_already_does_not_wait_for_others() {
+    let cloud = cloud();
+    let (first, second) = (machine(&cloud).await, machine(&cloud).await);
+    let backend = cloud.open();
+    let drivers = [&backend, &backend].map(|backend| Driver::with_backend(&cloud, Arc::clone(backend)));
+    let asked = tokio::time::Instant::now();
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(55)).await;
+        // The key, the list of what is there, and the making.
+        cloud.faults().at(3, Fault::SlowAnswer(Duration::from_secs(50)));
+        drivers[1].make(&second).await.unwrap();
+    };
+    let first = async {
+        drivers[0].make(&first).await.unwrap();
+        asked.elapsed()
+    };
+    let (took, ()) = tokio::join!(first, later);
+    assert!(took < Duration::from_secs(80), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,4 +525,11 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!((emulator.ledger().count(), emulator.keys().len()), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_servers() {
+    let cloud = cloud_of(HotAisle::new(CANARY, vec![server_size(100)]), Some(true));
+    let subject = machine(&cloud).await;
+    soak(&cloud, &subject).await;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -23,6 +23,9 @@ pub const TEAM: &str = "acme";
 
 /// A team that has invited the user, who has not accepted.
 pub const INVITING_TEAM: &str = "umbrella";
+
+/// A key that may only look.
+pub const VIEWING_KEY: &str = "looks-only";
 
 const VIRTUAL: &str = "virtual_machines";
 const BARE_METAL: &str = "bare_metal";
@@ -121,6 +124,12 @@ struct Cloud {
     fails: bool,
     /// Lists of what is free fail, of this kind.
     away: Option<&'static str>,
+    /// Reservations have no ids, as in the description of the API.
+    without_ids: bool,
+    /// Nothing is found by its name or id: a gateway answers.
+    mislaid: bool,
+    /// Lists of what is free have a row that is no size.
+    odd: bool,
 }
 
 /// One that is there.
@@ -149,7 +158,10 @@ impl Host {
     fn to_json(&self, times: &Times, fails: bool) -> Value {
         let mut host = self.size.specs.clone();
         host["name"] = json!(self.name);
-        host["description"] = json!(self.description);
+        host["description"] = match self.description.as_str() {
+            "" => Value::Null,
+            description => json!(description),
+        };
         if self.size.is_bare_metal {
             let status = match self.made_at.elapsed() >= times.installs {
                 true if fails => "failed",
@@ -203,10 +215,39 @@ impl HotAisle {
         self.lock().away = kind;
     }
 
-    /// Somebody else of the team makes a virtual machine by hand; its name.
-    pub fn make_by_hand(&self) -> String {
-        let size = self.0.sizes.iter().find(|size| !size.is_bare_metal).unwrap();
-        self.make(size, "").name
+    /// Reservations have no ids, as in the description of the API.
+    pub fn give_no_ids(&self) {
+        self.lock().without_ids = true;
+    }
+
+    /// A gateway says of each machine and server that it is not found; lists have them.
+    pub fn mislay(&self, mislaid: bool) {
+        self.lock().mislaid = mislaid;
+    }
+
+    /// Lists of what is free have a row that is no size.
+    pub fn list_oddly(&self) {
+        self.lock().odd = true;
+    }
+
+    /// Somebody else of the team makes a virtual machine with so many GPUs by hand; its name.
+    pub fn make_by_hand(&self, gpus: i64) -> String {
+        let mut sizes = self.0.sizes.iter();
+        let is_it = |size: &&Size| !size.is_bare_metal && size.specs["gpus"][0]["count"] == gpus;
+        self.make(sizes.find(is_it).unwrap(), "").name
+    }
+
+    /// Somebody else of the team reserves a server by hand; its name.
+    pub fn reserve_by_hand(&self) -> String {
+        let size = self.0.sizes.iter().find(|size| size.is_bare_metal).unwrap();
+        self.make(size, "mine").name
+    }
+
+    /// Descriptions of all that are there.
+    pub fn descriptions(&self) -> Vec<String> {
+        let state = self.lock();
+        let hosts = state.hosts.iter();
+        hosts.map(|host| host.description.clone()).collect()
     }
 
     /// Somebody describes one.
@@ -249,8 +290,7 @@ impl HotAisle {
             .find(is_free)
             .unwrap();
         state.reservations += 1;
-        let deployment_id = size
-            .is_bare_metal
+        let deployment_id = (size.is_bare_metal && !state.without_ids)
             .then(|| format!("dep-{:08x}", 0x7f3c_1a00 + state.reservations));
         let now = Instant::now();
         let host = Host {
@@ -298,18 +338,30 @@ fn json_of(status: StatusCode, value: &Value) -> Answer {
     Ok((status, Json(value)).into_response())
 }
 
-async fn guard(State(cloud): State<HotAisle>, headers: HeaderMap, request: Request, next: Next) -> Response {
-    let expected = format!("Token {}", cloud.0.api_key);
+/// Whose the key is.
+fn is_key(headers: &HeaderMap, key: &str) -> bool {
     let given = headers.get("authorization");
-    match given.is_some_and(|given| given.as_bytes() == expected.as_bytes()) {
-        true => next.run(request).await,
-        false => (StatusCode::UNAUTHORIZED, "Unauthorized").into_response(),
+    given.is_some_and(|given| given.as_bytes() == format!("Token {key}").as_bytes())
+}
+
+async fn guard(State(cloud): State<HotAisle>, headers: HeaderMap, request: Request, next: Next) -> Response {
+    let is_viewing = is_key(&headers, VIEWING_KEY);
+    if !is_viewing && !is_key(&headers, &cloud.0.api_key) {
+        return (StatusCode::UNAUTHORIZED, "Unauthorized").into_response();
+    }
+    match is_viewing && request.method() != Method::GET {
+        true => (StatusCode::FORBIDDEN, "Forbidden - insufficient permissions").into_response(),
+        false => next.run(request).await,
     }
 }
 
-async fn user() -> Answer {
+async fn user(headers: HeaderMap) -> Answer {
+    let roles = match is_key(&headers, VIEWING_KEY) {
+        true => json!(["user"]),
+        false => json!(["operator", "user"]),
+    };
     let team = |handle: &str, is_invited: bool| {
-        let mut team = json!({"handle": handle, "name": handle, "roles": ["operator"], "effective_roles": ["operator"],
+        let mut team = json!({"handle": handle, "name": handle, "roles": ["operator", "user"], "effective_roles": roles,
             "maximum_virtual_machines": 10, "maximum_bare_metal_servers": 4});
         if is_invited {
             team["invitation"] = json!(true);
@@ -371,7 +423,7 @@ async fn available(State(cloud): State<HotAisle>, Path((team, kind)): Path<(Stri
         .sizes
         .iter()
         .filter(|size| size.is_bare_metal == (kind == BARE_METAL));
-    let listed: Vec<Value> = sizes
+    let mut listed: Vec<Value> = sizes
         .map(|size| (size, cloud.free(size)))
         .filter(|(_, free)| *free > 0)
         .map(|(size, free)| {
@@ -379,6 +431,9 @@ async fn available(State(cloud): State<HotAisle>, Path((team, kind)): Path<(Stri
                 "Quantity": free, "Specs": size.specs})
         })
         .collect();
+    if cloud.lock().odd {
+        listed.push(json!({"MinimumReservationMinutes": 0, "Quantity": null}));
+    }
     match listed.is_empty() {
         true => json_of(StatusCode::OK, &Value::Null),
         false => json_of(StatusCode::OK, &json!(listed)),
@@ -467,6 +522,9 @@ type HostPath = Path<(String, String, String)>;
 
 /// Where one stands among those that are known.
 fn index(state: &Cloud, kind: &str, id: &str) -> Result<usize, Refusal> {
+    if state.mislaid {
+        return Err((StatusCode::NOT_FOUND, "404 page not found"));
+    }
     let now = Instant::now();
     let is_it = |host: &Host| host.kind() == kind && host.is_called(id) && host.listed_at <= now;
     state.hosts.iter().position(is_it).ok_or(NOT_FOUND)
