@@ -30,18 +30,18 @@ pub(crate) struct Client {
 pub(crate) struct Instance {
     pub(crate) id: String,
     #[serde(default)]
-    pub(crate) description: String,
+    pub(crate) description: Option<String>,
     pub(crate) status: Status,
     #[serde(default)]
     pub(crate) ip: Option<String>,
     #[serde(default)]
     pub(crate) os_volume_id: Option<String>,
     #[serde(default)]
-    pub(crate) location: String,
+    pub(crate) location: Option<String>,
     #[serde(default)]
     pub(crate) price_per_hour: Option<f64>,
     #[serde(default)]
-    pub(crate) created_at: String,
+    pub(crate) created_at: Option<String>,
 }
 
 /// Of an instance. The vendor adds new ones.
@@ -102,8 +102,8 @@ pub(crate) struct OsVolume {
 /// What came of deleting a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deletion {
+    /// Or it is gone: that is seen afterwards.
     Begun,
-    Gone,
     /// Not before it has started.
     NotYet,
 }
@@ -150,13 +150,15 @@ impl Client {
         self.read(|api| api.get("instances")).await
     }
 
-    /// `None`: there is none.
+    /// `None`: there is none, as the list says too: a gateway may answer 404 as well.
     pub(crate) async fn instance(&self, id: &str) -> Result<Option<Instance>, ApiError> {
         let path = format!("instances/{id}");
         match self.read(|api| api.get(&path)).await {
-            Ok(instance) => Ok(Some(instance)),
-            Err(error) if is_unknown(&error) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) || is_unknown(&error) => {
+                let all = self.instances().await?;
+                Ok(all.into_iter().find(|instance| instance.id == id))
+            }
+            answer => answer.map(Some),
         }
     }
 
@@ -184,7 +186,6 @@ impl Client {
         let ask = json!({"id": [id], "action": "delete", "volume_ids": volumes, "delete_permanently": true});
         let answer = match self.send(|api| api.put("instances").json(&ask)).await {
             Ok(answer) => answer,
-            Err(error) if is_unknown(&error) => return Ok(Deletion::Gone),
             Err(error) => return deletion(&told(&error).message).ok_or(error),
         };
         if answer.body().is_empty() {
@@ -225,7 +226,7 @@ impl Client {
     pub(crate) async fn delete_script(&self, id: &str) -> Result<(), ApiError> {
         let path = format!("scripts/{id}");
         match self.send(|api| api.delete(&path).repeatable()).await {
-            Err(error) if error.status() != Some(StatusCode::NOT_FOUND) => Err(error),
+            Err(error) if !is_unknown(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -258,14 +259,19 @@ impl Client {
 /// What the words about a machine mean that could not be deleted.
 fn deletion(message: &str) -> Option<Deletion> {
     match message {
-        "Invalid instance id" | "Can't discontinue a discontinued instance" => Some(Deletion::Gone),
+        INVALID_ID | "Can't discontinue a discontinued instance" => Some(Deletion::Begun),
         "Can't discontinue a provisioning instance" => Some(Deletion::NotYet),
         _ => None,
     }
 }
 
+/// What the vendor says of an instance that it does not know.
+const INVALID_ID: &str = "Invalid instance id";
+
+/// Only the vendor's own words count.
 fn is_unknown(error: &ApiError) -> bool {
-    error.status() == Some(StatusCode::NOT_FOUND) || told(error).message == "Invalid instance id"
+    let told = told(error);
+    told.code == "not_found" || told.message == INVALID_ID
 }
 
 pub(crate) fn parsed<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {

@@ -27,14 +27,14 @@ fn machine_of(record: &str) -> Option<&str> {
 }
 
 impl Verda {
-    /// The ids of the records.
+    /// The records.
     pub(crate) async fn make_keys(
         &self,
         machine: &str,
         keys: &[String],
         call: &Call<'_>,
-    ) -> Result<Vec<String>, ComputeError> {
-        let mut ids = Vec::new();
+    ) -> Result<Vec<Made>, ComputeError> {
+        let mut all = Vec::new();
         for (number, key) in keys.iter().enumerate() {
             let name = record_name(machine, number);
             let create = async || {
@@ -43,9 +43,9 @@ impl Verda {
             };
             let find = || self.find_key(&name, call);
             let made: Made = call.make(&piece(number), LISTED_WITHIN, create, find).await?;
-            ids.push(made.id);
+            all.push(made);
         }
-        Ok(ids)
+        Ok(all)
     }
 
     /// Those that are noted, and the `known` ones of a machine of which nothing was noted.

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, compute_error, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -24,6 +24,9 @@ const IMAGE: &str = "2404f580-1300-1111-82b3-f199fb9b701b";
 const OLDER_IMAGE: &str = "2088da25-bb0d-41cc-a191-dccae45d96fd";
 
 const OLDER_GPUS: [&str; 2] = ["V100", "A6000"];
+
+/// Longest part of an answer that is shown.
+const SHOWN: usize = 600;
 
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -56,11 +59,16 @@ impl Lifecycle<Machine> for Verda {
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let name = want.marks.name(NAME_LENGTH);
         let keys = self.make_keys(&name, &want.authorized_keys, call).await?;
+        let is_new = keys.iter().any(|key| key.is_new(call));
+        let keys: Vec<String> = keys.into_iter().map(|key| key.id).collect();
         let made: Made = call
             .make(
                 "machine",
                 LISTED_WITHIN,
-                async || Ok(Made::now(self.create(want, &name, &keys).await?, call)),
+                async || {
+                    let id = self.create(want, &name, &keys).await;
+                    Ok(Made::now(id.map_err(|error| not_created(&error, is_new))?, call))
+                },
                 || self.find(&name, call),
             )
             .await?;
@@ -133,12 +141,7 @@ impl Lifecycle<Machine> for Verda {
 }
 
 impl Verda {
-    async fn create(
-        &self,
-        want: &MachineRequest,
-        name: &str,
-        keys: &[String],
-    ) -> Result<String, ComputeError> {
+    async fn create(&self, want: &MachineRequest, name: &str, keys: &[String]) -> Result<String, ApiError> {
         let resources = &want.offer.instance.resources;
         let is_older = |gpu: &str| OLDER_GPUS.contains(&gpu);
         let ask = NewInstance {
@@ -159,14 +162,13 @@ impl Verda {
             is_spot: resources.spot,
             pricing: "FIXED_PRICE",
         };
-        let made = self.client.create_instance(&ask).await;
-        made.map_err(|error| not_made(&error))
+        self.client.create_instance(&ask).await
     }
 
     /// What is over does not count.
     async fn find(&self, name: &str, call: &Call<'_>) -> Result<Option<Made>, ComputeError> {
         let all = self.instances().await?;
-        let is_it = |instance: &Instance| instance.description == name && !is_gone(instance);
+        let is_it = |instance: &Instance| instance.description.as_deref() == Some(name) && !is_gone(instance);
         Ok(all
             .into_iter()
             .find(is_it)
@@ -199,7 +201,6 @@ impl Verda {
             .delete_instance(id, instance.os_volume_id.as_deref())
             .await;
         match deleted.map_err(|error| compute_error(&error))? {
-            Deletion::Gone => Ok(Removal::Gone),
             Deletion::Begun => underway,
             Deletion::NotYet => Ok(Removal::Underway {
                 again: STARTS_INTERVAL,
@@ -210,14 +211,15 @@ impl Verda {
     pub(crate) async fn owned_machines(&self) -> Result<Vec<Owned>, ComputeError> {
         let all = self.instances().await?;
         let owned = |instance: Instance| {
+            let name = instance.description?;
             Some(Owned {
                 kind: OwnedKind::Machine,
-                mark: OwnedMark::of_name(&instance.description)?,
+                mark: OwnedMark::of_name(&name)?,
                 id: instance.id,
-                name: instance.description,
-                region: instance.location,
+                name,
+                region: instance.location.unwrap_or_default(),
                 price: instance.price_per_hour,
-                made_at: instance.created_at.parse().ok(),
+                made_at: instance.created_at.and_then(|at| at.parse().ok()),
             })
         };
         let there = all.into_iter().filter(|instance| !is_gone(instance));
@@ -240,10 +242,21 @@ const fn end_of(instance: &Instance) -> Option<&'static str> {
     }
 }
 
+/// As [`not_made`]; a key that is new may not be known everywhere yet.
+fn not_created(error: &ApiError, has_new_key: bool) -> ComputeError {
+    let is_about_key = told(error).message.to_ascii_lowercase().contains("ssh");
+    match not_made(error) {
+        ComputeError::Refused(text) if has_new_key && is_about_key => ComputeError::NotReady(text),
+        other => other,
+    }
+}
+
 /// The vendor's codes tell why. Only its own words are believed: gateways answer 503 too.
 pub(crate) fn not_made(error: &ApiError) -> ComputeError {
     let answer = told(error);
-    let text = format!("{} ({})", answer.message, answer.code);
+    let line = format!("{} ({})", answer.message, answer.code);
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text: String = line.chars().take(SHOWN).collect();
     match answer.code.as_str() {
         "insufficient_funds" => ComputeError::NoQuota(text),
         "service_unavailable" if answer.message.contains("Not enough resources") => {
@@ -273,24 +286,8 @@ fn place(
         ssh_key_ids: Some(keys),
     };
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: "root".to_owned(),
-        ssh_port: Some(22),
-        dockerized: true,
-        ssh_proxy: None,
         backend_data: serde_json::to_string(&data).ok(),
-        gpu_driver: None,
+        ..machine_place(offer, id, hostname, "root", 22)
     }
 }
 
@@ -333,6 +330,9 @@ mod tests {
             "Operating system is not valid for this instance type",
         );
         assert!(matches!(told(400, &image), ComputeError::Refused(_)));
+        let long = error("insufficient_funds", &"Not enough balance\\n".repeat(1000));
+        let shown = told(402, &long).details();
+        assert!(shown.len() <= 600 && !shown.contains('\n'), "{shown}");
         let unauthorized = error("unauthorized_request", "Access token is invalid");
         assert!(matches!(told(401, &unauthorized), ComputeError::Credentials(_)));
     }

@@ -7,6 +7,7 @@ use dstack_compute::config::{ClientKeyCreds, Credential};
 use dstack_http::{ApiClient, ApiError};
 use dstack_system::clock::SharedClock;
 use dstack_units::Time;
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -81,9 +82,9 @@ impl Tokens {
     }
 }
 
-/// Without a token, what was to be asked was certainly not.
+/// Without a token, what was to be asked was certainly not. A 404 says nothing of it either.
 fn not_asked(error: ApiError) -> ApiError {
-    match error.is_definite() {
+    match error.is_definite() && error.status() != Some(StatusCode::NOT_FOUND) {
         true => error,
         false => ApiError::NotSent {
             api: "Verda".to_owned(),

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, soak};
 use dstack_catalog::{Filter, builtin};
-use dstack_compute::{ComputeError, Machine, OwnedKind, Sign};
+use dstack_compute::{ComputeError, Machine, OwnedKind, Removal, Sign};
 use dstack_emulator_verda::{CLIENT_ID, Size, Verda};
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -147,6 +147,76 @@ async fn what_is_removed_before_it_is_listed_is_not_left() {
     checks::removed_before_listed(one).await;
 }
 
+/// A gateway says that it is not found, or that there is no way to a token: only a list without it is believed.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_found_is_not_gone_while_it_is_listed() {
+    let (emulator, cloud) = cloud_of("verda");
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    let going_on = async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        emulator.mislay(true);
+        tokio::time::sleep(Duration::from_secs(150)).await;
+        emulator.mislay(false);
+    };
+    let (made, ()) = tokio::join!(driver.make(&subject), going_on);
+    let mut place = made.unwrap();
+    let mut data: Value = serde_json::from_str(place.backend_data.as_ref().unwrap()).unwrap();
+    data["startup_script_id"] = emulator.add_script("dstack-fleet-0-k3j9x0qa.sh").into();
+    place.backend_data = Some(data.to_string());
+    let known = subject.known(Some(place));
+    let alive = emulator.ledger().alive();
+    let backend = cloud.open();
+    backend.inventory().await.unwrap();
+    emulator.mislay(true);
+    let removal = tokio::time::timeout(Duration::from_secs(1800), driver.remove(&known, &subject));
+    removal.await.unwrap_err();
+    let owned = backend.inventory().await.unwrap();
+    let removal = backend.remove_owned(&owned[0]).await;
+    assert_ne!(removal, Ok(Removal::Gone));
+    emulator.revoke_tokens();
+    let removal = tokio::time::timeout(Duration::from_secs(1800), driver.remove(&known, &subject));
+    removal.await.unwrap_err();
+    assert_eq!(emulator.ledger().alive(), alive);
+    emulator.mislay(false);
+    driver.remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// Nor does a 404 instead of a token end an attempt.
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_not_found_is_waited_for() {
+    let (emulator, cloud) = cloud_of("verda");
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    emulator.mislay(true);
+    let going_on = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        emulator.mislay(false);
+    };
+    let (made, ()) = tokio::join!(driver.make(&subject), going_on);
+    made.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_not_known_everywhere_yet_is_waited_for() {
+    let (emulator, cloud) = cloud_of("verda");
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    emulator.lag(Duration::from_secs(30));
+    driver.make(&subject).await.unwrap();
+}
+
+/// While it is made, Verda does not tell of its disk.
+#[tokio::test(start_paused = true)]
+async fn the_disk_of_a_machine_that_is_ended_while_it_starts_goes_with_it() {
+    let (emulator, cloud) = cloud_of("verda");
+    let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+    cloud.faults().at(3, Fault::KilledAfter);
+    driver.make_until_killed(&subject).await;
+    assert_eq!(emulator.asked().len(), 1);
+    driver.remove(&subject.known(None), &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+    assert_eq!(emulator.left_disks(), [""; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_free_is_told_by_type_location_and_spot() {
     let mut cloud = cloud();
@@ -286,4 +356,12 @@ async fn states_that_are_not_the_end_are_waited_for() {
         }
         assert_eq!(emulator.ledger().alive(), [], "{status}");
     }
+    // Verda does not tell which disks those had that it could not start: they are in the trash.
+    assert_eq!(emulator.left_disks().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one().await;
+    soak(&cloud, &subject).await;
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
@@ -83,6 +83,8 @@ struct Cloud {
     sold_out: bool,
     is_broke: bool,
     answers_json: bool,
+    /// No instance is found by its id, nor is there a token: a gateway answers.
+    mislaid: bool,
     lag: Duration,
 }
 
@@ -133,7 +135,7 @@ impl Machine {
             "hostname": self.asked["hostname"],
             "description": self.asked["description"],
             "status": status,
-            "created_at": "2026-10-01T12:00:00.000Z",
+            "created_at": if runs { Some("2026-10-01T12:00:00.000Z") } else { None },
             "ssh_key_ids": self.asked["ssh_key_ids"],
             "cpu": {"description": "30 CPU", "number_of_cores": 30},
             "gpu": {"description": "1x H100 SXM5 80GB", "number_of_gpus": 1},
@@ -142,7 +144,7 @@ impl Machine {
             "gpu_memory": {"description": "80GB GPU RAM", "size_in_gigabytes": 80},
             "ip": if runs { Some(format!("203.0.113.{}", u8::from_str_radix(&number, 16).unwrap())) } else { None },
             "os_volume_id": if runs { Some(self.disk()) } else { None },
-            "location": self.asked["location_code"],
+            "location": if status == "ordered" { &Value::Null } else { &self.asked["location_code"] },
             "image": "ubuntu-24.04-cuda-13.0-open-docker",
             "startup_script_id": self.asked["startup_script_id"],
             "is_spot": self.asked["is_spot"].as_bool().unwrap_or_default(),
@@ -182,6 +184,11 @@ impl Verda {
         for machine in &mut self.lock().machines {
             machine.status = Some(status);
         }
+    }
+
+    /// A gateway says of each instance, and of tokens, that it is not found; lists are as they are.
+    pub fn mislay(&self, mislaid: bool) {
+        self.lock().mislaid = mislaid;
     }
 
     /// No token is good any more.
@@ -481,7 +488,12 @@ impl Verda {
         }
         let mut state = self.lock();
         let ids = body["ssh_key_ids"].as_array().cloned().unwrap_or_default();
-        if !ids.iter().all(|id| state.keys.iter().any(|key| *id == key.id)) {
+        let now = Instant::now();
+        let is_known = |id: &Value| {
+            let mut keys = state.keys.iter();
+            keys.any(|key| *id == key.id && key.listed_at <= now)
+        };
+        if !ids.iter().all(is_known) {
             return bad("Invalid ssh key id");
         }
         let script = &body["startup_script_id"];
@@ -515,7 +527,6 @@ impl Verda {
         self.0
             .ledger
             .made("machine", &id, body["description"].as_str().unwrap());
-        let now = Instant::now();
         let machine = Machine {
             id: id.clone(),
             asked: body.clone(),
@@ -680,6 +691,7 @@ type Work = fn(&Verda, &Asked) -> Answer;
 /// A call, which needs a token unless it is for one.
 async fn call(
     State((cloud, work, is_open)): State<(Verda, Work, bool)>,
+    method: Method,
     Path(path): Path<BTreeMap<String, String>>,
     Query(query): Query<BTreeMap<String, String>>,
     headers: HeaderMap,
@@ -696,6 +708,9 @@ async fn call(
             Err(_) => return bad("the body is no JSON"),
         },
     };
+    if cloud.lock().mislaid && (is_open || path.contains_key("id") || method == Method::PUT) {
+        return Answer::Text(StatusCode::NOT_FOUND, "404 page not found".to_owned());
+    }
     cloud.settle();
     let answer = work(&cloud, &Asked { path, query, body });
     cloud.settle();
