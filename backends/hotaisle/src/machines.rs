@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::HotAisle;
 use crate::client::{Host, Kind};
-use crate::naming::DESCRIBED;
+use crate::naming::{DESCRIBED, MACHINE};
 use crate::offers::{REGION, specs_of};
 
 /// Longest description of a machine, which carries its marks.
@@ -99,7 +99,7 @@ const fn older(kind: Kind, name: &str) -> &str {
 /// The piece under which a machine of this kind is noted.
 const fn piece(kind: Kind) -> &'static str {
     match kind {
-        Kind::Virtual => "machine",
+        Kind::Virtual => MACHINE,
         Kind::BareMetal => "server",
     }
 }
@@ -120,8 +120,11 @@ impl Lifecycle<Machine> for HotAisle {
         };
         let made: Made = match kind {
             Kind::Virtual => {
-                let is_made = call.made::<Made>(piece(kind))?.is_some();
-                let turn = if is_made { None } else { self.naming.turn().await };
+                let is_made = call.made::<Made>(MACHINE)?.is_some();
+                let turn = match is_made {
+                    true => None,
+                    false => self.naming.turn(&mark, call).await,
+                };
                 if turn.is_none() && !is_made {
                     return Ok(underway("another machine is made", TURN_INTERVAL));
                 }
@@ -130,7 +133,11 @@ impl Lifecycle<Machine> for HotAisle {
                     self.make_virtual(specs, &mark, call, virtual_refusal).await
                 };
                 let find = || self.find_virtual(&mark, call);
-                call.make(piece(kind), LISTED_WITHIN, ask, find).await
+                let made = call.make(MACHINE, LISTED_WITHIN, ask, find).await;
+                if let Some(turn) = turn {
+                    turn.end(call.asked_at(MACHINE).is_none());
+                }
+                made
             }
             Kind::BareMetal => {
                 let ask = async || {
@@ -218,8 +225,11 @@ impl Lifecycle<Machine> for HotAisle {
             return Ok(removal);
         }
         // Only what has to be looked for may be taken for another one.
-        let is_asked = call.asked_at(piece(Kind::Virtual)).is_some();
-        let turn = if is_asked { self.naming.turn().await } else { None };
+        let is_asked = call.asked_at(MACHINE).is_some();
+        let turn = match is_asked {
+            true => self.naming.turn(&mark, call).await,
+            false => None,
+        };
         if turn.is_none() && is_asked {
             return Ok(Removal::Underway { again: TURN_INTERVAL });
         }
@@ -231,8 +241,11 @@ impl Lifecycle<Machine> for HotAisle {
             Ok(machine.removal(call, told, END_INTERVAL))
         };
         let machine = noted(Kind::Virtual);
-        call.unmake(piece(Kind::Virtual), machine, LISTED_WITHIN, find, delete)
-            .await
+        let removal = call.unmake(MACHINE, machine, LISTED_WITHIN, find, delete).await;
+        if let Some(turn) = turn {
+            turn.end(call.asked_at(MACHINE).is_none());
+        }
+        removal
     }
 }
 

@@ -6,14 +6,18 @@ use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use dstack_backend::{Made, compute_error, not_asked};
-use dstack_compute::{Call, ComputeError, Removal};
+use dstack_compute::{CALL_LIMIT, Call, ComputeError, LISTED_WITHIN, Removal};
 use dstack_http::ApiError;
+use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::HotAisle;
 use crate::client::{Host, Kind};
+
+/// The piece under which a virtual machine is noted.
+pub(crate) const MACHINE: &str = "machine";
 
 /// The note of what was there before a machine was asked for.
 const BEFORE: &str = "before the machine";
@@ -33,19 +37,49 @@ struct Before {
     specs: Value,
 }
 
+/// A machine that may be there.
+#[derive(Debug)]
+struct Unanswered {
+    mark: String,
+    /// Until when it may appear.
+    until: Time,
+}
+
+/// The turn of one machine.
+pub(crate) struct Turn<'a>(MutexGuard<'a, Option<Unanswered>>);
+
+impl Turn<'_> {
+    /// Whether it is over: nobody has to ask any more what came of it.
+    pub(crate) fn end(mut self, is_over: bool) {
+        if is_over {
+            *self.0 = None;
+        }
+    }
+}
+
 /// What keeps makings apart.
 #[derive(Debug, Default)]
 pub(crate) struct Naming {
-    /// One is made at a time, so that there is mostly one without a description.
-    turn: Mutex<()>,
+    /// One is made at a time, so that there is mostly one without a description: also while nobody knows what came of asking for it.
+    turn: Mutex<Option<Unanswered>>,
     /// Those that were made and could not be described yet.
     made: StdMutex<BTreeSet<String>>,
 }
 
 impl Naming {
     /// In the order in which it is asked for; `None`: another machine is still being made.
-    pub(crate) async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
-        tokio::time::timeout(TURN_LIMIT, self.turn.lock()).await.ok()
+    pub(crate) async fn turn(&self, mark: &str, call: &Call<'_>) -> Option<Turn<'_>> {
+        let turn = tokio::time::timeout(TURN_LIMIT, self.turn.lock()).await;
+        let mut turn = turn.ok()?;
+        let is_of_other = |one: &Unanswered| one.mark != mark && call.now() < one.until;
+        if turn.as_ref().is_some_and(is_of_other) {
+            return None;
+        }
+        *turn = Some(Unanswered {
+            mark: mark.to_owned(),
+            until: call.asked_at(MACHINE).unwrap_or_else(|| call.now()) + CALL_LIMIT + LISTED_WITHIN,
+        });
+        Some(Turn(turn))
     }
 
     /// Its name may be given to another one.

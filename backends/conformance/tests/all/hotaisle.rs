@@ -458,6 +458,27 @@ async fn a_machine_that_is_made_already_does_not_wait_for_others() {
     assert!(took < Duration::from_secs(80), "{took:?}");
 }
 
+/// What is asked for takes effect late, and is listed late: each waits until it is known what came of the one before.
+#[tokio::test(start_paused = true)]
+async fn machines_that_are_made_late_are_told_apart() {
+    for nth in 1..12 {
+        let emulator = HotAisle::new(CANARY, sizes());
+        let cloud = cloud_of(emulator.clone(), None);
+        emulator.lag(Duration::from_secs(40));
+        let subjects = [machine(&cloud).await, machine(&cloud).await];
+        let backend = cloud.open();
+        let drivers = [&backend, &backend].map(|backend| Driver::with_backend(&cloud, Arc::clone(backend)));
+        cloud.faults().from(nth, 4, Fault::Late(Duration::from_secs(115)));
+        let places = tokio::join!(drivers[0].make(&subjects[0]), drivers[1].make(&subjects[1]));
+        for (at, place) in [places.0, places.1].into_iter().enumerate() {
+            let known = subjects[at].known(Some(place.unwrap()));
+            drivers[at].remove(&known, &subjects[at]).await;
+        }
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(emulator.ledger().alive(), [], "{nth}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_no_machine_is_made_twice_or_left() {
     checks::any_fault_anywhere(one_machine).await;
