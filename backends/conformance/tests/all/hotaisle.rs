@@ -458,6 +458,28 @@ async fn a_machine_that_is_made_already_does_not_wait_for_others() {
     assert!(took < Duration::from_secs(80), "{took:?}");
 }
 
+/// One is gone before it could be described, and the next one gets its name.
+#[tokio::test(start_paused = true)]
+async fn the_name_of_one_that_is_gone_does_not_hide_another() {
+    let emulator = HotAisle::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone(), None);
+    let (first, second) = (machine(&cloud).await, machine(&cloud).await);
+    let backend = cloud.open();
+    let drivers = [&backend, &backend].map(|backend| Driver::with_backend(&cloud, Arc::clone(backend)));
+    emulator.lag(Duration::from_secs(30));
+    let making = tokio::time::timeout(Duration::from_secs(5), drivers[0].make(&first));
+    making.await.unwrap_err();
+    emulator.lose_all();
+    emulator.lag(Duration::ZERO);
+    drivers[0].remove(&first.known(None), &first).await;
+    // The key, the list of what is there, and the making.
+    cloud.faults().at(3, Fault::AnswerLost);
+    let place = drivers[1].make(&second).await.unwrap();
+    assert_eq!(emulator.ledger().alive().len(), 1);
+    drivers[1].remove(&second.known(Some(place)), &second).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
 /// What is asked for takes effect late, twice: each waits until it is known what came of the one before.
 #[tokio::test(start_paused = true)]
 async fn machines_that_are_made_late_are_told_apart() {
