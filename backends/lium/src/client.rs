@@ -2,21 +2,35 @@
 //!
 //! All lists come whole. Of errors, only the code is kept: their texts may repeat what was sent.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use dstack_backend::Env;
-use dstack_http::{ApiClient, ApiError, ApiLimits};
+use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep_until};
 
 const BASE: &str = "https://lium.io/api";
 
+const HOST: &str = "lium.io";
+
+/// From one call to the next: an account may make 60 in a minute.
+const CALL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A call that would have to wait longer for its turn is not made.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
 /// The API as one account.
 #[derive(Debug)]
-pub(crate) struct Client(ApiClient);
+pub(crate) struct Client {
+    api: ApiClient,
+    /// When the next call may be made.
+    next: Mutex<Instant>,
+}
 
 /// A container with its SSH server on a node.
 #[derive(Debug, Clone, Deserialize)]
@@ -57,19 +71,49 @@ impl Client {
         };
         let client = env.api(BackendType::Lium, BASE, limits)?;
         let client = client.with_secret_header(HeaderName::from_static("x-api-key"), api_key);
-        Ok(Self(client.map_err(|_| {
-            "the API key has characters that no key has".to_owned()
-        })?))
+        Ok(Self {
+            api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            next: Mutex::new(Instant::now()),
+        })
+    }
+
+    /// Makes a call when it is its turn.
+    async fn send<T: DeserializeOwned>(&self, request: ApiRequest<'_>) -> Result<T, ApiError> {
+        self.wait_for_turn().await?;
+        request.send().await.map_err(without_text)
+    }
+
+    async fn wait_for_turn(&self) -> Result<(), ApiError> {
+        let turn = self.turn()?;
+        sleep_until(turn).await;
+        Ok(())
+    }
+
+    fn turn(&self) -> Result<Instant, ApiError> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let turn = (*next).max(now);
+        let wait = turn.saturating_duration_since(now);
+        if wait > LONGEST_WAIT {
+            return Err(ApiError::Status {
+                api: HOST.to_owned(),
+                status: StatusCode::TOO_MANY_REQUESTS,
+                body: "too_many_calls_wait".to_owned(),
+                retry_after: Some(wait),
+            });
+        }
+        *next = turn + CALL_INTERVAL;
+        Ok(turn)
     }
 
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        self.0.get(path).send().await.map_err(without_text)
+        self.send(self.api.get(path)).await
     }
 
     /// `None`: there is no such thing.
     async fn read_one<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ApiError> {
         match self.read(path).await {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) if is_missing(&error) => Ok(None),
             answer => answer.map(Some),
         }
     }
@@ -79,21 +123,16 @@ impl Client {
         struct Id {
             id: String,
         }
-        let made: Id = self.0.post(path).json(body).send().await.map_err(without_text)?;
+        let made: Id = self.send(self.api.post(path).json(body)).await?;
         Ok(made.id)
     }
 
     /// What is not there is no error.
     async fn delete(&self, path: &str) -> Result<(), ApiError> {
-        match self
-            .0
-            .delete(path)
-            .repeatable()
-            .send_raw()
-            .await
-            .map_err(without_text)
-        {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(()),
+        self.wait_for_turn().await?;
+        let deleted = self.api.delete(path).repeatable().send_raw().await;
+        match deleted.map_err(without_text) {
+            Err(error) if is_missing(&error) => Ok(()),
             answer => answer.map(drop),
         }
     }
@@ -126,9 +165,9 @@ impl Client {
         struct Rented {
             pod_id: String,
         }
-        let request = self.0.post(&format!("executors/{node}/rent")).json(body);
+        let request = self.api.post(&format!("executors/{node}/rent")).json(body);
         let request = request.header(HeaderName::from_static("idempotency-key"), key);
-        let rented: Rented = request.send().await.map_err(without_text)?;
+        let rented: Rented = self.send(request).await?;
         Ok(rented.pod_id)
     }
 
@@ -171,6 +210,11 @@ impl Client {
     }
 }
 
+/// Only the API itself says that there is no such thing, by a code, and not a proxy before it.
+fn is_missing(error: &ApiError) -> bool {
+    error.status() == Some(StatusCode::NOT_FOUND) && !error.body().is_empty()
+}
+
 /// An error with its code alone (`{"error": {"code", "message"}}`).
 fn without_text(error: ApiError) -> ApiError {
     match error {
@@ -202,6 +246,22 @@ fn code_of(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_api_says_that_something_is_missing() {
+        let missing = |body: &str| {
+            is_missing(&without_text(ApiError::Status {
+                api: HOST.to_owned(),
+                status: StatusCode::NOT_FOUND,
+                body: body.to_owned(),
+                retry_after: None,
+            }))
+        };
+        assert!(missing(
+            r#"{"error": {"code": "pod_not_found", "message": "no"}}"#
+        ));
+        assert!(!missing("<html>404</html>"));
+    }
 
     #[test]
     fn of_an_error_only_the_code_is_kept() {

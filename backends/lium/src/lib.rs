@@ -26,13 +26,16 @@ use dstack_compute::{
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
-use client::Client;
+use client::{Client, Pod};
 
 /// How long what can be had is taken for true.
 const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
 
 /// How long old answers serve where there are no new ones.
 const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long the list of pods serves all that start or end: an account may make 60 calls in a minute.
+const LIST_LIFETIME: Duration = Duration::from_secs(9);
 
 /// The kind of backends for Lium.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -78,6 +81,7 @@ impl CloudKind for LiumKind {
             client: kind.client(&config)?,
             regions: config.regions.filter(|regions| !regions.is_empty()),
             nodes: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
             kind,
         }))
     }
@@ -92,6 +96,7 @@ struct Lium {
     client: Client,
     /// What nodes have.
     nodes: Cached<VendorRows>,
+    listed: Cached<Vec<Pod>>,
 }
 
 #[async_trait]

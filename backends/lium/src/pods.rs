@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{Made, not_asked};
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
     RegistryLogin, Removal, Sign, Step,
@@ -28,14 +28,19 @@ const TEMPLATE: &str = "template";
 /// By it, a repeated call for the pod is known. It is made here.
 const RENT_KEY: &str = "key of the rent";
 const POD: &str = "pod";
+/// A pod of dstack 0.22.5, found by its name.
+const FOUND: &str = "found pod";
 
 const USER: &str = "root";
 
-/// Pause while a pod starts. Accounts may ask 60 times a minute.
+/// Pause while a pod starts.
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pause while something is being taken away.
-pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pause while a pod of dstack 0.22.5 is not found.
+const LOST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// States that a pod does not come back from.
 const ENDS: &[&str] = &[
@@ -55,6 +60,23 @@ struct Stored {
     template_id: Option<String>,
     #[serde(default)]
     credential_id: Option<String>,
+    #[serde(default)]
+    pod_name: Option<String>,
+    /// What it asked for the pod with, as long as it does not know what came of that: then the place has the pod's name for an id.
+    #[serde(default)]
+    rent_payload: Option<Value>,
+    /// There is no pod.
+    #[serde(default)]
+    rent_failed: bool,
+}
+
+impl Stored {
+    fn of(place: Option<&JobProvisioningData>) -> Self {
+        let stored = place.and_then(|place| place.backend_data.as_deref());
+        stored
+            .and_then(|stored| serde_json::from_str(stored).ok())
+            .unwrap_or_default()
+    }
 }
 
 #[async_trait]
@@ -93,18 +115,20 @@ impl Lifecycle<Container> for Lium {
         let body = rent(want, &name, &shape.id)?;
         let create = async || {
             let rented = self.client.rent(node, &key, &body).await;
-            // Somebody has it now: what is free is asked for again.
-            self.nodes.forget();
-            Ok(Made::now(rented.map_err(|error| not_made(&error))?, call))
+            let rented = rented.map_err(|error| not_made(&error));
+            if matches!(rented, Err(ComputeError::NoCapacity(_))) {
+                // Somebody else has it now: what is free is asked for again.
+                self.nodes.forget();
+            }
+            Ok(Made::now(rented?, call))
         };
-        let find = || self.find_pod(&name, call);
-        let made: Made = call.make(POD, LISTED_WITHIN, create, find).await?;
+        let made: Made = call.make_once(POD, create).await?;
         let waiting = |doing: &str| Step::Underway {
             seen: None,
             doing: doing.to_owned(),
             again: STARTS_INTERVAL,
         };
-        let Some(pod) = told(self.client.pod(&made.id).await)? else {
+        let Some(pod) = self.listed_pod(&made.id).await? else {
             return match made.is_new(call) {
                 true => Ok(waiting("the pod is listed")),
                 false => Err(ComputeError::Broken(
@@ -135,6 +159,8 @@ impl Lifecycle<Container> for Lium {
             };
             let sign = match listed.get(&place.instance_id) {
                 Some(pod) => Some(sign_of(place, pod)),
+                // Its id is not known.
+                None if Stored::of(Some(place)).rent_payload.is_some() => None,
                 None => match self.client.pod(&place.instance_id).await {
                     Ok(Some(pod)) => Some(sign_of(place, &pod)),
                     Ok(None) => Some(Sign::Lost("Lium does not have the pod any more".to_owned())),
@@ -153,11 +179,23 @@ impl Lifecycle<Container> for Lium {
     async fn remove(&self, known: &Known<Container>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
         let place = known.place.as_ref();
-        let stored = place.and_then(|place| place.backend_data.as_deref());
-        let stored: Stored = stored
-            .and_then(|stored| serde_json::from_str(stored).ok())
-            .unwrap_or_default();
-        let pod = place.map(|place| Made::long_ago(place.instance_id.clone()));
+        let stored = Stored::of(place);
+        let known_by_id = place.filter(|_| !stored.rent_failed);
+        let mut id = known_by_id.map(|place| place.instance_id.clone());
+        if let (Some(_), Some(name), false) = (&stored.rent_payload, &stored.pod_name, stored.rent_failed) {
+            let lost = || ComputeError::NotReady("Lium does not list the pod".to_owned());
+            let find = async || {
+                let found = self.find_pod(name, call).await.map_err(not_asked)?;
+                found.ok_or_else(lost)
+            };
+            let found: Result<Made, _> = call.make_once(FOUND, find).await;
+            // It may be made all the same.
+            if let Err(ComputeError::NotReady(_)) = found {
+                return Ok(Removal::Underway { again: LOST_INTERVAL });
+            }
+            id = Some(found?.id);
+        }
+        let pod = id.map(Made::long_ago);
         let find = || self.find_pod(&name, call);
         let delete = async |pod: Made| Ok(pod.removal(call, self.delete_pod(&pod.id).await?, ENDS_INTERVAL));
         let removal = call.unmake(POD, pod, LISTED_WITHIN, find, delete).await?;
@@ -166,8 +204,12 @@ impl Lifecycle<Container> for Lium {
         }
         let nowhere = async || Ok(None);
         let forget = async |_: String| Ok(Removal::Gone);
-        call.unmake(RENT_KEY, None, Duration::ZERO, nowhere, forget)
+        let removal = call
+            .unmake(RENT_KEY, None, Duration::ZERO, nowhere, forget)
             .await?;
+        if removal != Removal::Gone {
+            return Ok(removal);
+        }
         let shape = stored.template_id.map(Made::long_ago);
         let find = || self.find_template(&name, call);
         let delete = async |shape: Made| {
@@ -217,16 +259,38 @@ impl Lium {
         Ok(found.map(|pod| Made::now(pod.id, call)))
     }
 
+    /// As the last list has it, which all pods share that start or end.
+    async fn listed_pod(&self, id: &str) -> Result<Option<Pod>, ComputeError> {
+        let fetch = async || told(self.client.pods().await);
+        let listed = self.listed.get(fetch).await?;
+        match listed.iter().find(|pod| pod.id == id) {
+            Some(pod) => Ok(Some(pod.clone())),
+            None => self.pod(id).await,
+        }
+    }
+
+    /// `None`: the API says that there is none, and does not list it either.
+    async fn pod(&self, id: &str) -> Result<Option<Pod>, ComputeError> {
+        if let Some(pod) = told(self.client.pod(id).await)? {
+            return Ok(Some(pod));
+        }
+        let listed = told(self.client.pods().await)?;
+        Ok(listed.into_iter().find(|pod| pod.id == id))
+    }
+
     pub(crate) async fn delete_pod(&self, id: &str) -> Result<Removal, ComputeError> {
+        let Some(pod) = self.listed_pod(id).await?.filter(|pod| !is_deleted(pod)) else {
+            return Ok(Removal::Gone);
+        };
+        if pod.status.eq_ignore_ascii_case("DELETING") {
+            return Ok(Removal::Underway { again: ENDS_INTERVAL });
+        }
         match self.client.delete_pod(id).await {
             // It is being deleted already, or in a state in which it cannot be yet.
             Err(error) if error.status() == Some(StatusCode::CONFLICT) => {}
             answer => told(answer)?,
         }
-        Ok(match told(self.client.pod(id).await)? {
-            Some(pod) if !is_deleted(&pod) => Removal::Underway { again: ENDS_INTERVAL },
-            _ => Removal::Gone,
-        })
+        Ok(Removal::Underway { again: ENDS_INTERVAL })
     }
 }
 

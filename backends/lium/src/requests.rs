@@ -58,7 +58,8 @@ pub(crate) fn template(workload: &Workload, name: &str, login: Option<&str>) -> 
         }
     };
     // Lium splits it as a shell does.
-    let command = format!("-c {}", shell_word(&format!("{mount}{}", workload.script)));
+    let keys = let_keys_in(&workload.authorized_keys);
+    let command = format!("-c {}", shell_word(&format!("{keys}{mount}{}", workload.script)));
     Ok(json!({
         "name": name,
         // Lium splits off tag and digest.
@@ -98,6 +99,22 @@ pub(crate) fn rent(want: &ContainerRequest, name: &str, template: &str) -> Resul
         body.insert("volume_id".to_owned(), json!(volume.volume.volume_id));
     }
     Ok(body)
+}
+
+/// Where a node has one port only, users go through Lium's own SSH server too, into which it lets the first key. The others may only
+/// go on from there. Lium writes the file as well, at a time that is not known.
+fn let_keys_in(authorized_keys: &[String]) -> String {
+    let others: Vec<&str> = authorized_keys.iter().skip(1).map(String::as_str).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    format!(
+        "(\numask 077\nmkdir -p /root/.ssh\nfile=/root/.ssh/authorized_keys\nwaited=0\n\
+         while [ \"$waited\" -lt 60 ]; do\n  while read -r key; do\n    \
+         grep -qF \"$key\" \"$file\" 2>/dev/null || printf '\\ncommand=\"/bin/false\" %s\\n' \"$key\" >> \"$file\"\n  \
+         done <<'END_OF_KEYS'\n{}\nEND_OF_KEYS\n  waited=$((waited + 1))\n  sleep 10\ndone\n) </dev/null >/dev/null 2>&1 &\n",
+        others.join("\n")
+    )
 }
 
 /// Waits for the volume, which Lium mounts when the container runs, and shows it where the job wants it.

@@ -43,12 +43,19 @@ impl Lifecycle<Volume> for Lium {
                 signs.push(None);
                 continue;
             };
-            let is_listed = listed.iter().any(|volume| volume.id == place.volume_id);
-            let exists = is_listed || told(self.client.volume(&place.volume_id).await)?.is_some();
-            signs.push(Some(match exists {
-                true => Sign::Well,
-                false => Sign::Lost("Lium does not have the volume any more".to_owned()),
-            }));
+            if listed.iter().any(|volume| volume.id == place.volume_id) {
+                signs.push(Some(Sign::Well));
+                continue;
+            }
+            signs.push(match self.client.volume(&place.volume_id).await {
+                Ok(Some(_)) => Some(Sign::Well),
+                Ok(None) => Some(Sign::Lost("Lium does not have the volume any more".to_owned())),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(volume.id = place.volume_id, %error, "Lium does not tell how a volume is");
+                    None
+                }
+            });
         }
         Ok(signs)
     }
@@ -105,9 +112,13 @@ impl Lium {
             }
             answer => told(answer)?,
         }
-        Ok(match told(self.client.volume(id).await)? {
-            Some(_) => Removal::Underway { again: ENDS_INTERVAL },
-            None => Removal::Gone,
+        let is_there = told(self.client.volume(id).await)?.is_some()
+            || told(self.client.volumes().await)?
+                .iter()
+                .any(|volume| volume.id == id);
+        Ok(match is_there {
+            true => Removal::Underway { again: ENDS_INTERVAL },
+            false => Removal::Gone,
         })
     }
 }

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, reference_python, run, served,
-    volume,
+    soak, volume,
 };
-use dstack_compute::{ComputeError, Container, MountedVolume, OwnedKind, Volume, VolumeRequest};
+use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Volume, VolumeRequest};
 use dstack_emulator_lium::Lium;
 use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
@@ -131,6 +131,7 @@ async fn a_container_is_asked_for_as_it_is_to_run() {
     let Played { emulator, cloud } = played(&json!({}));
     let mut subject = container(&cloud).await;
     subject.want.workload.script = "echo 'a b'\nsleep infinity".to_owned();
+    subject.want.workload.authorized_keys.truncate(1);
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(
         (place.hostname.as_deref(), place.ssh_port, place.ssh_proxy),
@@ -165,6 +166,23 @@ async fn a_node_with_one_port_is_gone_through() {
     assert_eq!((proxy.hostname.as_str(), proxy.port), ("192.0.2.41", 20022));
 }
 
+#[tokio::test(start_paused = true)]
+async fn keys_of_users_may_go_through_a_node() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let mut subject = container(&cloud).await;
+    let keys = &mut subject.want.workload.authorized_keys;
+    keys.truncate(1);
+    keys.push("ssh-ed25519 BBBB".to_owned());
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked();
+    let command = asked[0]["startup_commands"].as_str().unwrap();
+    assert!(
+        command.contains("command=\"/bin/false\" %s") && command.contains("\nssh-ed25519 BBBB\n"),
+        "{command}"
+    );
+    assert!(!command.contains(subject.want.workload.authorized_keys[0].as_str()));
+}
+
 /// A call for a pod whose answer is lost and that is not listed is made again with the same key, and finds the same pod.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_listed_late_is_rented_once() {
@@ -172,8 +190,7 @@ async fn a_pod_that_is_listed_late_is_rented_once() {
     let subject = container(&cloud).await;
     // After the login and the template.
     cloud.faults().at(3, Fault::AnswerLost);
-    // Later than it is waited for.
-    emulator.lag(Duration::from_secs(200));
+    emulator.lag(Duration::from_secs(50));
     let driver = Driver::new(&cloud);
     let place = driver.make(&subject).await.unwrap();
     assert!(cloud.faults().happened());
@@ -273,6 +290,81 @@ async fn what_the_reference_has_made_is_removed_whole() {
         .remove(&subject.known(Some(place)), &subject)
         .await;
     assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
+}
+
+/// dstack 0.22.5 had no answer to its call for the pod: it is known by its name.
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_reference_without_an_answer_is_found_by_its_name() {
+    for at in 1..=12 {
+        let Played { emulator, cloud } = played(&json!({}));
+        let subject = container(&cloud).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        let owned = cloud.open().inventory().await.unwrap();
+        let is_pod = |owned: &&Owned| owned.kind == OwnedKind::Container;
+        let pod = owned.iter().find(is_pod).unwrap();
+        let template = owned.iter().find(|owned| !is_pod(owned)).unwrap();
+        let login = emulator.asked()[0]["docker_credential_id"].clone();
+        let lost = |name: &str| {
+            let stored = json!({"pod_name": name, "executor_id": "e", "startup_command": "true",
+                "template_id": template.id, "credential_id": login, "rent_payload": {"pod_name": name},
+                "idempotency_key": "k"});
+            let mut place = place.clone();
+            place.instance_id = name.to_owned();
+            place.backend_data = Some(stored.to_string());
+            subject.known(Some(place))
+        };
+        let backend = cloud.open();
+        let looked = backend.containers().unwrap().look(&[lost(&pod.name)]).await;
+        assert_eq!(looked.unwrap(), [None]);
+        if at == 1 {
+            let (driver, unknown) = (Driver::new(&cloud), lost("another"));
+            let removal = driver.remove(&unknown, &subject);
+            let removal = tokio::time::timeout(Duration::from_secs(600), removal);
+            removal.await.unwrap_err();
+            assert_eq!(emulator.ledger().alive().len(), 2);
+        }
+        cloud.faults().at(at, Fault::Refused(500));
+        Driver::new(&cloud).remove(&lost(&pod.name), &subject).await;
+        assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
+    }
+}
+
+/// Polls share a list, and all calls wait for their turn.
+#[tokio::test(start_paused = true)]
+async fn many_pods_at_once_make_no_more_calls_than_they_may() {
+    let another = cloud();
+    let mut subjects = Vec::new();
+    for _ in 0..8 {
+        subjects.push(container(&another).await);
+    }
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.limit_calls();
+    let backend = cloud.open();
+    let lives = subjects.iter().map(async |subject| {
+        let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
+        let place = driver.make(subject).await.unwrap();
+        driver.remove(&subject.known(Some(place)), subject).await;
+        let errors = driver.errors.lock().unwrap().clone();
+        let told = errors
+            .iter()
+            .find(|error| error.contains("429") && !error.contains("too_many_calls_wait"));
+        assert_eq!(told, None);
+    });
+    futures_util::future::join_all(lives).await;
+    let ledger = emulator.ledger();
+    assert_eq!((ledger.count(), ledger.alive()), (16, Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_containers() {
+    let (cloud, subject) = one_container().await;
+    soak(&cloud, &subject).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_volumes() {
+    let (cloud, subject) = one_volume().await;
+    soak(&cloud, &subject).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@
     clippy::missing_panics_doc
 )] // tests
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,6 +26,9 @@ use tokio::time::Instant;
 
 /// How long it takes from one stage of a pod's life to the next: an image, a container, an address.
 const PACE: Duration = Duration::from_secs(10);
+
+/// Calls that an account may make in a minute.
+pub const CALLS: usize = 60;
 
 /// The vendor's cloud, with one account.
 #[derive(Debug, Clone)]
@@ -61,6 +65,9 @@ struct Cloud {
     sold_out: bool,
     has_no_money: bool,
     maps_one_port_only: bool,
+    limits_calls: bool,
+    /// When the calls of the last minute were made.
+    calls: VecDeque<Instant>,
     lag: Duration,
     ids: u32,
 }
@@ -84,6 +91,8 @@ struct Pod {
 struct Thing {
     id: String,
     name: String,
+    /// That to the registry of a template's image.
+    login: Option<String>,
     listed_at: Instant,
 }
 
@@ -133,6 +142,7 @@ impl Cloud {
         Thing {
             id: self.new_id(),
             name: name.to_owned(),
+            login: None,
             listed_at: Instant::now() + self.lag,
         }
     }
@@ -204,6 +214,21 @@ impl Lium {
         self.lock().maps_one_port_only = true;
     }
 
+    /// No more than [`CALLS`] in a minute are answered.
+    pub fn limit_calls(&self) {
+        self.lock().limits_calls = true;
+    }
+
+    fn has_too_many_calls(&self) -> bool {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state
+            .calls
+            .retain(|at| now.duration_since(*at) < Duration::from_secs(60));
+        state.calls.push_back(now);
+        state.limits_calls && state.calls.len() > CALLS
+    }
+
     fn lock(&self) -> MutexGuard<'_, Cloud> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,7 +275,7 @@ impl Lium {
             ("DELETE", ["pods", id]) => self.delete_pod(id),
             ("POST", ["executors", node, "rent"]) => self.rent(node, &body, headers),
             ("GET", ["templates"]) => Ok(self.templates()),
-            ("POST", ["templates"]) => Ok(self.create_template(&body)),
+            ("POST", ["templates"]) => self.create_template(&body),
             ("DELETE", ["templates", id]) => self.delete_template(id),
             ("POST", ["docker-credentials"]) => Ok(self.create_login(&body)),
             ("DELETE", ["docker-credentials", id]) => self.delete_login(id),
@@ -396,16 +421,22 @@ impl Lium {
         json!(listed(&state.templates).map(template).collect::<Vec<_>>())
     }
 
-    fn create_template(&self, body: &Value) -> Value {
+    fn create_template(&self, body: &Value) -> Answer {
         let mut state = self.lock();
         let name = text(&body["name"]).to_owned();
-        let thing = state.add(&name);
+        let login = body["docker_credential_id"].as_str().map(str::to_owned);
+        let is_known = |login: &String| state.logins.iter().any(|known| known.id == *login);
+        if !login.as_ref().is_none_or(is_known) {
+            return Err((404, "credential_not_found"));
+        }
+        let mut thing = state.add(&name);
+        thing.login = login;
         self.0.ledger.made("template", thing.id.clone(), &*name);
         let answer =
             json!({"id": thing.id, "name": name, "docker_image": body["docker_image"], "status": "CREATED"});
         state.templates.push(thing);
         state.asked.push(body.clone());
-        answer
+        Ok(answer)
     }
 
     fn delete_template(&self, id: &str) -> Answer {
@@ -431,6 +462,13 @@ impl Lium {
     fn delete_login(&self, id: &str) -> Answer {
         let mut state = self.lock();
         // Nothing lists logins: they are known at once.
+        if state
+            .templates
+            .iter()
+            .any(|template| template.login.as_deref() == Some(id))
+        {
+            return Err((409, "credential_in_use"));
+        }
         let at = state.logins.iter().position(|login| login.id == id);
         state.logins.remove(at.ok_or((404, "credential_not_found"))?);
         Ok(json!({}))
@@ -500,6 +538,10 @@ async fn serve(
         query: names.map(|(name, _)| name.into_owned()).collect(),
         body: &body,
     };
+    if cloud.has_too_many_calls() {
+        let pause = [("retry-after", "60")];
+        return (StatusCode::TOO_MANY_REQUESTS, pause, "").into_response();
+    }
     let (status, answer) = match cloud.answer(&request, &headers) {
         Ok(answer) => (200, answer),
         Err((status, code)) => (
@@ -567,6 +609,11 @@ mod tests {
         };
         let template = json!({"name": "t", "docker_image": "i"});
         assert_eq!(status("POST", "/api/templates", &template), None);
+        let strange = json!({"name": "t", "docker_image": "i", "docker_credential_id": "gone"});
+        assert_eq!(
+            status("POST", "/api/templates", &strange),
+            Some((404, "credential_not_found"))
+        );
         for (path, body) in [
             ("/api/templates", json!({"name": "t"})),
             (

@@ -15,6 +15,9 @@ use crate::{CollectError, Filter, Item, OnlineProvider, Provider, ProviderData, 
 /// Where the feed is.
 pub const NODES_URL: &str = "https://lium.io/api/public/v1/nodes";
 
+/// Most GPUs of a node that is taken for one: each number of them is a row.
+const MOST_GPUS: i64 = 64;
+
 /// Asks Lium for its nodes.
 #[derive(Debug)]
 pub struct LiumCollector {
@@ -93,7 +96,7 @@ impl Node {
         let least = least.map_or(gpus, |least| least as i64).max(1);
         let price_per_gpu = loose_number(node, "price_per_gpu_hour")?;
         let disk = node.number("disk_free_gb").filter(|disk| *disk > 0.0)?;
-        if gpus <= 0 || free <= 0 || price_per_gpu <= 0.0 || least > free {
+        if !(1..=MOST_GPUS).contains(&gpus) || free <= 0 || price_per_gpu <= 0.0 || least > free {
             return None;
         }
         let gpu = gpu_name(node.text("gpu_model")?);
@@ -195,6 +198,18 @@ fn gpu_name(model: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_absurd_size_is_none() {
+        let count = |gpus: i64| {
+            let node = json!({"id": "n", "gpu_model": "H100 80GB HBM3", "gpu_count": gpus, "available_gpu_count": gpus,
+                "min_rentable_gpu_count": 1, "price_per_gpu_hour": 2.1, "gpu_memory_gb": 80, "cpu_count": 2240,
+                "ram_gb": 20150, "disk_free_gb": 14670, "country_code": "US"});
+            items(&json!({"nodes": [node]})).unwrap().len()
+        };
+        assert_eq!(count(64), 64);
+        assert_eq!(count(1_000_000_000_000), 0);
+    }
 
     #[test]
     fn models_become_canonical_names() {
