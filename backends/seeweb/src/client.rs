@@ -8,8 +8,8 @@ use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use dstack_units::Time;
 use http::{HeaderName, StatusCode};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 const HOST: &str = "api.seeweb.it";
@@ -90,42 +90,81 @@ pub(crate) struct Server {
     pub(crate) name: String,
     /// What it was asked for with.
     #[serde(default)]
-    pub(crate) notes: String,
-    /// Empty: none yet.
+    pub(crate) notes: Option<String>,
+    /// Empty or `None`: none yet.
     #[serde(default)]
-    pub(crate) ipv4: String,
+    pub(crate) ipv4: Option<String>,
     #[serde(default)]
-    pub(crate) location: String,
+    pub(crate) location: Option<String>,
+    #[serde(default)]
     pub(crate) status: Status,
-    #[serde(default)]
+    /// `None`: it is not told, or not understood.
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) creation_date: Option<Time>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(from = "Value")]
 pub(crate) enum Status {
-    #[serde(alias = "booting")]
     Booting,
-    #[serde(alias = "booted")]
     Booted,
-    #[serde(alias = "deleting")]
     Deleting,
-    #[serde(alias = "deleted")]
     Deleted,
-    #[serde(alias = "fail")]
     Fail,
     /// `Customizing`, `Reimaging`, and what came after the SDK.
-    #[serde(other)]
+    #[default]
     Other,
+}
+
+impl From<Value> for Status {
+    fn from(status: Value) -> Self {
+        match lower(&status).as_str() {
+            "booting" => Self::Booting,
+            "booted" => Self::Booted,
+            "deleting" => Self::Deleting,
+            "deleted" => Self::Deleted,
+            "fail" | "failed" => Self::Fail,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// How far something is that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "Value")]
 pub(crate) enum Progress {
     Completed,
     Failed,
-    #[serde(other)]
     Underway,
+}
+
+impl From<Value> for Progress {
+    fn from(status: Value) -> Self {
+        match lower(&status).as_str() {
+            "completed" => Self::Completed,
+            "failed" => Self::Failed,
+            _ => Self::Underway,
+        }
+    }
+}
+
+fn lower(text: &Value) -> String {
+    text.as_str().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned>(value: D) -> Result<Option<T>, D::Error> {
+    let value = Value::deserialize(value)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
+/// Those of a list that are understood: one that is not hides no other.
+fn understood<T: DeserializeOwned>(all: Vec<Value>) -> Vec<T> {
+    let read = |one| {
+        let read = serde_json::from_value(one);
+        read.inspect_err(|error| tracing::warn!(%error, "Seeweb lists something that is not understood"))
+            .ok()
+    };
+    all.into_iter().filter_map(read).collect()
 }
 
 /// A machine that is asked for.
@@ -169,25 +208,26 @@ impl Client {
     pub(crate) async fn plans(&self) -> Result<Vec<Plan>, ApiError> {
         #[derive(Deserialize)]
         struct Plans {
-            plans: Vec<Plan>,
+            plans: Vec<Value>,
         }
-        Ok(told::<Plans>(self.0.get("plans")).await?.plans)
+        Ok(understood(told::<Plans>(self.0.get("plans")).await?.plans))
     }
 
     pub(crate) async fn availabilities(&self) -> Result<Vec<Availability>, ApiError> {
         #[derive(Deserialize)]
         struct Plans {
-            plans: Vec<Availability>,
+            plans: Vec<Value>,
         }
-        Ok(told::<Plans>(self.0.get("plans/availables")).await?.plans)
+        let plans = told::<Plans>(self.0.get("plans/availables")).await?.plans;
+        Ok(understood(plans))
     }
 
     pub(crate) async fn keys(&self) -> Result<Vec<AccountKey>, ApiError> {
         #[derive(Deserialize)]
         struct Keys {
-            pubkeys: Vec<AccountKey>,
+            pubkeys: Vec<Value>,
         }
-        Ok(told::<Keys>(self.0.get("sshkeys")).await?.pubkeys)
+        Ok(understood(told::<Keys>(self.0.get("sshkeys")).await?.pubkeys))
     }
 
     pub(crate) async fn add_key(&self, label: &str, key: &str) -> Result<(), ApiError> {
@@ -198,9 +238,9 @@ impl Client {
     pub(crate) async fn servers(&self) -> Result<Vec<Server>, ApiError> {
         #[derive(Deserialize)]
         struct Servers {
-            server: Vec<Server>,
+            server: Vec<Value>,
         }
-        Ok(told::<Servers>(self.0.get("servers")).await?.server)
+        Ok(understood(told::<Servers>(self.0.get("servers")).await?.server))
     }
 
     pub(crate) async fn server(&self, name: &str) -> Result<Option<Server>, ApiError> {
@@ -263,12 +303,18 @@ async fn told<T: DeserializeOwned>(request: ApiRequest<'_>) -> Result<T, ApiErro
     })
 }
 
+/// Only the API itself says that something does not exist, not a proxy before it.
 fn unless_missing<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match answer {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) && is_told(&error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn is_told(error: &ApiError) -> bool {
+    let body: Value = serde_json::from_str(error.body()).unwrap_or_default();
+    body.get("status").is_some_and(|status| lower(status) == "error")
 }
 
 /// What an error says in words.
@@ -279,4 +325,43 @@ pub(crate) fn message(error: &ApiError) -> String {
         .filter_map(|field| body.get(field).and_then(Value::as_str));
     let told = words.find(|text| !text.is_empty());
     told.unwrap_or(error.body()).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_odd_hides_no_other() {
+        let servers: Vec<Server> = understood(vec![
+            json!({"notes": "no name"}),
+            json!({"name": "ec1", "notes": null, "ipv4": null, "location": null, "status": "BOOTED",
+                "creation_date": "yesterday"}),
+            json!({"name": "ec2", "status": null, "creation_date": "2026-10-01T12:00:00+00:00"}),
+        ]);
+        assert_eq!(servers.len(), 2);
+        assert_eq!(
+            (servers[0].status, servers[0].creation_date),
+            (Status::Booted, None)
+        );
+        assert_eq!(servers[1].status, Status::Other);
+        assert!(servers[1].creation_date.is_some());
+        assert_eq!(Progress::from(json!("COMPLETED")), Progress::Completed);
+    }
+
+    #[test]
+    fn only_the_api_says_that_something_is_missing() {
+        let missing = |body: &str| {
+            let answer: Result<(), _> = Err(ApiError::Status {
+                api: HOST.to_owned(),
+                status: StatusCode::NOT_FOUND,
+                body: body.to_owned(),
+                retry_after: None,
+            });
+            unless_missing(answer).is_ok_and(|found| found.is_none())
+        };
+        assert!(missing(r#"{"status": "error", "message": "Server not found"}"#));
+        assert!(!missing("<html>404</html>"));
+        assert!(!missing(r#"{"detail": "Not Found"}"#));
+    }
 }

@@ -1,13 +1,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, bare_key, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
 };
 use dstack_http::ApiError;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -106,10 +105,14 @@ impl Lifecycle<Machine> for Seeweb {
             Some(progress) => progress == Progress::Completed,
             None => server.status == Status::Booted,
         };
-        Ok(match is_made && !server.ipv4.is_empty() {
-            true => Step::Ready(place(&want.offer, noted, server.ipv4)),
-            false => starting("the machine starts"),
-        })
+        let address = server.ipv4.filter(|address| is_made && !address.is_empty());
+        let Some(address) = address else {
+            return Ok(starting("the machine starts"));
+        };
+        let id = noted.server.id;
+        let mut place = machine_place(&want.offer, id, address, USER, SSH_PORT);
+        place.backend_data = Some(json!({"action_id": noted.action}).to_string());
+        Ok(Step::Ready(place))
     }
 
     async fn look(
@@ -126,13 +129,18 @@ impl Lifecycle<Machine> for Seeweb {
             let listed = all.iter().find(|server| server.name == place.instance_id);
             // Nothing is known of pages of the list: one that is not in it is asked for by its name.
             let server = match listed {
-                Some(server) => Some(server.clone()),
-                None => self.server(&place.instance_id).await?,
+                Some(server) => Ok(Some(server.clone())),
+                None => self.client.server(&place.instance_id).await,
             };
-            signs.push(Some(match server {
-                None => Sign::Lost(gone()),
-                Some(server) => end_of(&server).map_or(Sign::Well, Sign::Lost),
-            }));
+            signs.push(match server {
+                Ok(None) => Some(Sign::Lost(gone())),
+                Ok(Some(server)) => Some(end_of(&server).map_or(Sign::Well, Sign::Lost)),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(machine.id = place.instance_id, %error, "Seeweb does not tell how a machine is");
+                    None
+                }
+            });
         }
         Ok(signs)
     }
@@ -155,13 +163,14 @@ impl Lifecycle<Machine> for Seeweb {
 impl Seeweb {
     async fn create(&self, want: &MachineRequest, name: &str) -> Result<Created, ComputeError> {
         let (plan, region) = (want.offer.instance.name.as_str(), &*want.offer.region);
-        let image = self.sold().await?.image(plan, region)?;
+        let sold = self.sold().await.map_err(not_asked)?;
+        let image = sold.image(plan, region)?;
         let new = NewServer {
             plan,
             image,
             location: region,
             notes: name,
-            key: &self.key_label(want).await?,
+            key: &self.key_label(want).await.map_err(not_asked)?,
             script: &script(&want.authorized_keys),
         };
         let created = self.client.create_server(&new).await;
@@ -179,7 +188,7 @@ impl Seeweb {
         if let Some(label) = self.find_key(key).await? {
             return Ok(label);
         }
-        let digest = hex::encode(Sha256::digest(without_comment(key)));
+        let digest = hex::encode(Sha256::digest(bare_key(key)));
         let label = format!("dstack-{}", digest.get(..LABEL_DIGITS).unwrap_or(&digest));
         match self.client.add_key(&label, key).await {
             Ok(()) => Ok(label),
@@ -193,12 +202,10 @@ impl Seeweb {
     }
 
     async fn find_key(&self, key: &str) -> Result<Option<String>, ComputeError> {
-        let wanted = without_comment(key);
+        let wanted = bare_key(key);
         let all = self.client.keys().await;
         let all = all.map_err(|error| compute_error(&error))?;
-        let found = all
-            .into_iter()
-            .find(|known| without_comment(&known.key) == wanted);
+        let found = all.into_iter().find(|known| bare_key(&known.key) == wanted);
         Ok(found.map(|known| known.label))
     }
 
@@ -211,7 +218,7 @@ impl Seeweb {
         let all = self.servers().await?;
         let found = all
             .into_iter()
-            .find(|server| server.notes == name && is_wanted(server));
+            .find(|server| server.notes.as_deref() == Some(name) && is_wanted(server));
         Ok(found.map(|server| Noted::found(server, call)))
     }
 
@@ -223,9 +230,14 @@ impl Seeweb {
         Ok(all)
     }
 
+    /// `None`: the API says that there is none, and does not list it either.
     async fn server(&self, name: &str) -> Result<Option<Server>, ComputeError> {
         let found = self.client.server(name).await;
-        found.map_err(|error| compute_error(&error))
+        if let Some(server) = found.map_err(|error| compute_error(&error))? {
+            return Ok(Some(server));
+        }
+        let all = self.servers().await?;
+        Ok(all.into_iter().find(|server| server.name == name))
     }
 
     pub(crate) async fn terminate(&self, name: &str) -> Result<Removal, ComputeError> {
@@ -244,24 +256,19 @@ impl Seeweb {
 
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
         let owned = |server: Server| {
+            let name = server.notes?;
             Some(Owned {
                 kind: OwnedKind::Machine,
-                mark: OwnedMark::of_name(&server.notes)?,
+                mark: OwnedMark::of_name(&name)?,
                 id: server.name,
-                name: server.notes,
-                region: server.location,
+                name,
+                region: server.location.unwrap_or_default(),
                 price: None,
                 made_at: server.creation_date,
             })
         };
         Ok(self.servers().await?.into_iter().filter_map(owned).collect())
     }
-}
-
-/// Type and key of a line of `authorized_keys`.
-fn without_comment(key: &str) -> String {
-    let words: Vec<&str> = key.split_whitespace().take(2).collect();
-    words.join(" ")
 }
 
 /// The vendor tells in words why it makes none.
@@ -296,29 +303,6 @@ fn end_of(server: &Server) -> Option<String> {
         Status::Fail => Some("Seeweb could not start the machine".to_owned()),
         Status::Deleting | Status::Deleted => Some("Seeweb has ended the machine".to_owned()),
         Status::Booting | Status::Booted | Status::Other => None,
-    }
-}
-
-fn place(offer: &InstanceOfferWithAvailability, noted: Noted, hostname: String) -> JobProvisioningData {
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: noted.server.id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(SSH_PORT),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: Some(json!({"action_id": noted.action}).to_string()),
-        gpu_driver: None,
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served, soak,
 };
 use dstack_compute::{Backend, Call, ComputeError, Journal, MachineRequest, Removal, Sign};
 use dstack_emulator_seeweb::{Plan, Seeweb, Times};
@@ -266,4 +266,11 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 4, "one of each plan and region");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    soak(&cloud, &subject).await;
 }
