@@ -10,8 +10,8 @@ use dstack_compute::config::{Credential, TensorDockCreds};
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use http::StatusCode;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 const HOST: &str = "marketplace.tensordock.com";
@@ -28,6 +28,18 @@ const KEY_WORDS: [&str; 6] = [
     "unauthorized",
 ];
 
+/// Words of errors after which nobody knows whether it was done.
+const UNCLEAR_WORDS: [&str; 8] = [
+    "timeout",
+    "timed out",
+    "time out",
+    "internal error",
+    "internal server",
+    "unknown error",
+    "try again",
+    "went wrong",
+];
+
 /// The API as one account.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -39,9 +51,9 @@ pub(crate) struct Client {
 /// A host of the marketplace, with what is free of it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Hostnode {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) location: Location,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) networking: Networking,
     pub(crate) specs: Specs,
     /// With `listed` and `online` in the SDK's example; a text by the description.
@@ -51,14 +63,14 @@ pub(crate) struct Hostnode {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Location {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) country: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Networking {
     /// That may lead to ports of a machine.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) ports: Vec<i64>,
 }
 
@@ -70,32 +82,61 @@ pub(crate) struct Specs {
     /// GB.
     pub(crate) storage: Resource,
     /// By model, such as `geforcertx4090-pcie-24gb`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "understood")]
     pub(crate) gpu: BTreeMap<String, Resource>,
 }
 
 /// How much is free, and the dollars an hour of one.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Resource {
+    #[serde(deserialize_with = "number")]
     pub(crate) amount: f64,
+    #[serde(deserialize_with = "number")]
     pub(crate) price: f64,
     /// GB of a GPU.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "maybe_number")]
     pub(crate) vram: Option<f64>,
 }
 
 /// A machine as lists have it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Listed {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) name: String,
     /// Such as `Running`: the description names none.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) status: String,
-    #[serde(default, alias = "rate_hourly")]
+    #[serde(default, alias = "rate_hourly", deserialize_with = "maybe_number")]
     pub(crate) cost: Option<f64>,
+}
+
+/// Nothing where it is not understood.
+fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(value: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(value)?;
+    Ok(serde_json::from_value(value).unwrap_or_default())
+}
+
+/// Those that are understood.
+fn understood<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    value: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let all: BTreeMap<String, Value> = lenient(value)?;
+    let all = all.into_iter();
+    Ok(all
+        .filter_map(|(name, value)| Some((name, serde_json::from_value(value).ok()?)))
+        .collect())
+}
+
+/// Also one that is written as a text.
+fn maybe_number<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
+    let value = Value::deserialize(value)?;
+    Ok(value.as_f64().or_else(|| value.as_str()?.trim().parse().ok()))
+}
+
+fn number<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    maybe_number(value)?.ok_or_else(|| D::Error::custom("it is no number"))
 }
 
 /// How a machine is reached.
@@ -104,7 +145,7 @@ pub(crate) struct Reached {
     #[serde(default, alias = "ip")]
     pub(crate) hostname: Option<String>,
     /// From a port of the host to one of the machine.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient")]
     pub(crate) port_forwards: BTreeMap<String, Value>,
 }
 
@@ -180,24 +221,47 @@ impl Client {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Machines {
-            List(Vec<Listed>),
-            ById(BTreeMap<String, Listed>),
+            List(Vec<Value>),
+            ById(BTreeMap<String, Value>),
         }
+        // One that is not understood hides no other.
+        let listed = |machine| serde_json::from_value::<Listed>(machine).ok();
         let servers: Servers = read(self.call("client/list", &[]).repeatable()).await?;
         Ok(match servers.virtualmachines {
-            Machines::List(list) => list,
+            Machines::List(list) => list.into_iter().filter_map(listed).collect(),
             Machines::ById(by_id) => {
-                let with_id = |(id, machine)| Listed { id, ..machine };
-                by_id.into_iter().map(with_id).collect()
+                let with_id = |(id, machine)| {
+                    Some(Listed {
+                        id,
+                        ..listed(machine)?
+                    })
+                };
+                by_id.into_iter().filter_map(with_id).collect()
             }
         })
     }
 
     pub(crate) async fn reached(&self, server: &str) -> Result<Reached, ApiError> {
+        let machine = self.single(server).await?;
+        serde_json::from_value(machine).map_err(malformed)
+    }
+
+    /// One that the list does not have; `None`: the API itself says that it does not have it, or that it is over.
+    pub(crate) async fn unlisted(&self, server: &str) -> Result<Option<Listed>, ApiError> {
+        let machine = match self.single(server).await {
+            Err(error) if says_no(&error) => return Ok(None),
+            answer => answer?,
+        };
+        let machine: Option<Listed> = serde_json::from_value(machine).map_err(malformed)?;
+        let id = server.to_owned();
+        Ok(machine.filter(is_there).map(|machine| Listed { id, ..machine }))
+    }
+
+    async fn single(&self, server: &str) -> Result<Value, ApiError> {
         let call = self.call("client/get/single", &[("server", server)]);
         let mut answer: Value = read(call.repeatable()).await?;
         let machine = answer.get_mut("virtualmachine").map(Value::take);
-        serde_json::from_value(machine.unwrap_or(answer)).map_err(malformed)
+        Ok(machine.unwrap_or(answer))
     }
 
     /// The id of the machine.
@@ -264,6 +328,26 @@ async fn told<T: DeserializeOwned>(request: ApiRequest<'_>, refusal: StatusCode)
     serde_json::from_value(answer).map_err(malformed)
 }
 
+/// Whether an answer tells of a machine, and of one that is not over.
+fn is_there(machine: &Listed) -> bool {
+    let status = machine.status.to_ascii_lowercase();
+    let tells = !machine.name.is_empty() || !status.is_empty();
+    tells && !["deleted", "terminated"].contains(&status.as_str())
+}
+
+/// A refusal of the API itself, and not of a proxy before it, that is about what was asked for.
+fn says_no(error: &ApiError) -> bool {
+    let body: Value = serde_json::from_str(error.body()).unwrap_or_default();
+    error.status() == Some(StatusCode::BAD_REQUEST)
+        && body.get("success").and_then(Value::as_bool) == Some(false)
+        && !is_unclear(&message(error).to_ascii_lowercase())
+}
+
+/// Whether an error in words, in lower case, does not say whether it was done.
+pub(crate) fn is_unclear(text: &str) -> bool {
+    UNCLEAR_WORDS.iter().any(|word| text.contains(word))
+}
+
 #[allow(clippy::needless_pass_by_value)] // of `map_err`
 fn malformed(error: serde_json::Error) -> ApiError {
     ApiError::Malformed {
@@ -279,4 +363,45 @@ pub(crate) fn message(error: &ApiError) -> String {
         .into_iter()
         .filter_map(|field| body.get(field).and_then(Value::as_str));
     words.next().unwrap_or(error.body()).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn machines_are_read_whatever_fields_are_odd() {
+        let odd = json!({"id": 7, "name": null, "status": null, "cost": "0.41"});
+        let odd: Listed = serde_json::from_value(odd).unwrap();
+        assert_eq!(
+            (odd.name.as_str(), odd.status.as_str(), odd.cost),
+            ("", "", Some(0.41))
+        );
+    }
+
+    #[test]
+    fn what_is_over_is_not_there() {
+        let there = |machine: Value| is_there(&serde_json::from_value(machine).unwrap());
+        assert!(there(json!({"name": "n", "status": "Running"})));
+        assert!(there(json!({"name": "n"})));
+        assert!(!there(json!({"name": "n", "status": "Terminated"})));
+        assert!(!there(json!({"success": true})));
+    }
+
+    #[test]
+    fn only_the_api_says_that_a_machine_is_missing() {
+        let no = |body: &Value| {
+            says_no(&ApiError::Status {
+                api: HOST.to_owned(),
+                status: StatusCode::BAD_REQUEST,
+                body: body.to_string(),
+                retry_after: None,
+            })
+        };
+        assert!(no(&json!({"success": false, "error": "Server not found"})));
+        assert!(!no(&json!({"success": false, "error": "Timeout"})));
+        assert!(!no(&json!("not found")));
+    }
 }

@@ -1,18 +1,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
 };
 use dstack_http::ApiError;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 use serde_json::{Value, json};
 
 use crate::TensorDock;
-use crate::client::{Listed, NewServer, Reached, message};
+use crate::client::{Listed, NewServer, Reached, is_unclear, message};
 use crate::offers::GPU_MODEL;
 
 /// Longest name of a machine.
@@ -69,7 +68,7 @@ impl Lifecycle<Machine> for TensorDock {
         let reached = self.client.reached(&made.id).await;
         let reached = reached.map_err(|error| compute_error(&error))?;
         Ok(match address(&reached) {
-            Some((hostname, port)) => Step::Ready(place(&want.offer, made.id, hostname, port)),
+            Some((hostname, port)) => Step::Ready(machine_place(&want.offer, made.id, hostname, USER, port)),
             None => starting("the machine starts"),
         })
     }
@@ -79,16 +78,29 @@ impl Lifecycle<Machine> for TensorDock {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let all = self.servers().await?;
-        let sign = |known: &Known<Machine>| {
-            let place = known.place.as_ref()?;
-            let server = all.iter().find(|server| server.id == place.instance_id);
-            Some(match server.map(State::of) {
-                None | Some(State::Ending) => Sign::Lost(gone()),
-                Some(State::Over(end)) => Sign::Lost(end),
-                Some(State::Starts | State::Runs) => Sign::Well,
-            })
-        };
-        Ok(known.iter().map(sign).collect())
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            let listed = all.iter().find(|server| server.id == place.instance_id);
+            let server = match listed {
+                Some(server) => Ok(Some(server.clone())),
+                None => self.client.unlisted(&place.instance_id).await,
+            };
+            signs.push(match server.map(|server| server.as_ref().map(State::of)) {
+                Ok(None | Some(State::Ending)) => Some(Sign::Lost(gone())),
+                Ok(Some(State::Over(end))) => Some(Sign::Lost(end)),
+                Ok(Some(State::Starts | State::Runs)) => Some(Sign::Well),
+                // Of the others it is told how they are.
+                Err(error) => {
+                    tracing::debug!(machine.id = place.instance_id, %error, "TensorDock does not tell how a machine is");
+                    None
+                }
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -120,7 +132,7 @@ impl TensorDock {
             vcpus: resources.cpus,
             ram_gb: resources.memory_mib / MIB_OF_GIB,
             storage_gb: resources.disk.size_mib / MIB_OF_GIB,
-            ssh_port: self.free_port(&offer.instance.name).await?,
+            ssh_port: self.free_port(&offer.instance.name).await.map_err(not_asked)?,
             operating_system: IMAGE,
             // Nobody logs in with it.
             password: &format!("{}Aa1!", self.kind.env.random.uuid().simple()),
@@ -134,12 +146,16 @@ impl TensorDock {
         })
     }
 
-    /// A port of the host that leads to no machine yet.
+    /// A port of the host that leads to no machine yet, by chance: others look for one too.
     async fn free_port(&self, hostnode: &str) -> Result<i64, ComputeError> {
         let hosts = self.client.hostnodes().await;
         let hosts = hosts.map_err(|error| compute_error(&error))?;
         let host = hosts.get(hostnode);
-        let port = host.and_then(|host| host.networking.ports.iter().max().copied());
+        let ports = host.map_or(&[][..], |host| host.networking.ports.as_slice());
+        let count = u64::try_from(ports.len()).unwrap_or_default();
+        let at = (count > 0).then(|| self.kind.env.random.below(count));
+        let at = at.and_then(|at| usize::try_from(at).ok());
+        let port = at.and_then(|at| ports.get(at)).copied();
         let text = match host {
             None => "TensorDock does not have the host any more",
             Some(_) => "the host has no port left",
@@ -158,12 +174,16 @@ impl TensorDock {
         all.map_err(|error| compute_error(&error))
     }
 
+    /// `None`: the list does not have it, and the API does not tell of it either.
     async fn server(&self, id: &str) -> Result<Option<Listed>, ComputeError> {
         let all = self.servers().await?;
-        Ok(all.into_iter().find(|server| server.id == id))
+        if let Some(server) = all.into_iter().find(|server| server.id == id) {
+            return Ok(Some(server));
+        }
+        let unlisted = self.client.unlisted(id).await;
+        unlisted.map_err(|error| compute_error(&error))
     }
 
-    /// What an answer means for a machine that is not there is known of none of the calls, but the list is whole.
     pub(crate) async fn terminate(&self, id: &str) -> Result<Removal, ComputeError> {
         match self.server(id).await?.as_ref().map(State::of) {
             None => return Ok(Removal::Gone),
@@ -224,6 +244,7 @@ fn not_deployed(error: &ApiError) -> ComputeError {
     let lower = text.to_ascii_lowercase();
     let tells = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     match compute_error(error) {
+        ComputeError::Refused(_) if is_unclear(&lower) => ComputeError::Unclear(text),
         ComputeError::Refused(_) if tells(&["balance", "funds", "credit", "quota", "limit"]) => {
             ComputeError::NoQuota(text)
         }
@@ -264,34 +285,6 @@ fn address(reached: &Reached) -> Option<(String, i64)> {
     let mut forwards = reached.port_forwards.iter();
     let (outer, _) = forwards.find(|(_, inner)| is_ssh(inner))?;
     Some((hostname, outer.parse().ok()?))
-}
-
-fn place(
-    offer: &InstanceOfferWithAvailability,
-    id: String,
-    hostname: String,
-    port: i64,
-) -> JobProvisioningData {
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
-    }
 }
 
 #[cfg(test)]
@@ -354,6 +347,11 @@ mod tests {
         let text = "Your balance must be at least $1";
         assert_eq!(told(bad, text), ComputeError::NoQuota(text.to_owned()));
         let text = "Invalid operating system";
+        assert_eq!(told(bad, text), ComputeError::Refused(text.to_owned()));
+        for text in ["Timeout of the hostnode", "Internal server error"] {
+            assert_eq!(told(bad, text), ComputeError::Unclear(text.to_owned()));
+        }
+        let text = "Invalid internal_ports";
         assert_eq!(told(bad, text), ComputeError::Refused(text.to_owned()));
         let unclear = told(StatusCode::BAD_GATEWAY, "Invalid operating system");
         assert!(matches!(unclear, ComputeError::Unclear(_)), "{unclear:?}");

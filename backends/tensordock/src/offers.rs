@@ -21,6 +21,9 @@ const LARGEST_PART: f64 = 0.75;
 /// Disk of a machine for which nobody says how large it has to be, in GB.
 const USUAL_DISK: f64 = 100.0;
 
+/// Most GPUs of a machine: each number of them is a row.
+const MOST_GPUS: i64 = 64;
+
 /// In an offer's data: what the vendor calls the GPU.
 pub(crate) const GPU_MODEL: &str = "gpu_model";
 
@@ -56,7 +59,7 @@ fn rows(hosts: &BTreeMap<String, Hostnode>, wanted: &ResourcesSpec) -> Vec<Item>
     let mut rows = Vec::new();
     for (id, host) in hosts.iter().filter(|(_, host)| is_up(host)) {
         for (model, gpus) in &host.specs.gpu {
-            let counts = 1..=whole(gpus.amount);
+            let counts = 1..=whole(gpus.amount).min(MOST_GPUS);
             rows.extend(counts.filter_map(|count| row(id, host, model, count, wanted)));
         }
     }
@@ -230,6 +233,15 @@ mod tests {
                 (4, 64, 240.0, 50.0)
             ]
         );
+    }
+
+    #[test]
+    fn a_host_of_too_many_gpus_has_few_rows() {
+        let host = json!({"location": {"country": "Canada"}, "specs": {"cpu": {"amount": 1e9, "price": "0.003"},
+            "ram": {"amount": 1e9, "price": 0.002}, "storage": {"amount": "1e9", "price": 0.000_05},
+            "gpu": {"l40-pcie-48gb": {"amount": 1e9, "price": 0.9}, "odd": {"amount": null}}}});
+        let hosts = BTreeMap::from([("host".to_owned(), serde_json::from_value(host).unwrap())]);
+        assert_eq!(rows(&hosts, &ResourcesSpec::default()).len(), 64);
     }
 
     #[test]
