@@ -7,6 +7,7 @@ use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use http::StatusCode;
 use http::header::AUTHORIZATION;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
@@ -138,6 +139,12 @@ pub(crate) fn told(error: &ApiError) -> Told {
     serde_json::from_str(error.body()).unwrap_or_default()
 }
 
+/// Those that are as they should be: one that is not hides no others.
+fn entries<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+    let all = Vec::<Value>::deserialize(from)?.into_iter();
+    Ok(all.filter_map(|one| serde_json::from_value(one).ok()).collect())
+}
+
 /// A number in a text in an object.
 fn decimal<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
@@ -181,6 +188,7 @@ impl Client {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Types {
+            #[serde(default, deserialize_with = "entries")]
             machine_types: Vec<MachineType>,
         }
         let types: Types = self.api.get("vms/machine-types-2").send().await?;
@@ -191,6 +199,7 @@ impl Client {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Models {
+            #[serde(default, deserialize_with = "entries")]
             gpu_models: Vec<GpuModel>,
         }
         let models: Models = self.api.get("vms/gpu-models").send().await?;
@@ -200,6 +209,7 @@ impl Client {
     pub(crate) async fn images(&self) -> Result<Vec<Image>, ApiError> {
         #[derive(Deserialize)]
         struct Images {
+            #[serde(default, deserialize_with = "entries")]
             images: Vec<Image>,
         }
         let images: Images = self.api.get("vms/public-images").send().await?;
@@ -220,7 +230,8 @@ impl Client {
     pub(crate) async fn vms(&self) -> Result<Vec<Vm>, ApiError> {
         #[derive(Deserialize)]
         struct Vms {
-            #[serde(rename = "VMs")]
+            // Lists that are empty may be left out.
+            #[serde(rename = "VMs", default)]
             vms: Vec<Vm>,
         }
         let vms: Vms = self
@@ -231,7 +242,7 @@ impl Client {
         Ok(vms.vms)
     }
 
-    /// `None`: there is none.
+    /// `None`: there is none, and none is listed.
     pub(crate) async fn vm(&self, id: &str) -> Result<Option<Vm>, ApiError> {
         #[derive(Deserialize)]
         struct Answer {
@@ -240,9 +251,11 @@ impl Client {
         }
         let path = format!("projects/{}/vms/{id}", self.project);
         let answer: Option<Answer> = found(self.api.get(&path).send().await)?;
-        Ok(answer
-            .map(|answer| answer.vm)
-            .filter(|vm| vm.state != State::Deleted))
+        let vm = match answer {
+            Some(answer) => Some(answer.vm),
+            None => self.vms().await?.into_iter().find(|vm| vm.id == id),
+        };
+        Ok(vm.filter(|vm| vm.state != State::Deleted))
     }
 
     /// What is not there is no error.
@@ -253,10 +266,44 @@ impl Client {
     }
 }
 
+/// Of gRPC: there is none.
+const NOT_FOUND: i64 = 5;
+
+/// `None`: the API says that there is none. Whatever else stands before it says nothing.
 fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => match told(&error).code {
+            NOT_FOUND => Ok(None),
+            _ => Err(ApiError::Malformed {
+                api: BASE.trim_start_matches("https://").to_owned(),
+                details: error.to_string(),
+            }),
+        },
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_api_says_that_there_is_none() {
+        let answer = |body: &str| {
+            found::<Value>(Err(ApiError::Status {
+                api: String::new(),
+                status: StatusCode::NOT_FOUND,
+                body: body.to_owned(),
+                retry_after: None,
+            }))
+        };
+        assert!(matches!(
+            answer(r#"{"code": 5, "message": "VM not found"}"#),
+            Ok(None)
+        ));
+        for other in ["", "<html>404 Not Found</html>", r#"{"code": 12}"#] {
+            assert!(!answer(other).unwrap_err().is_definite(), "{other}");
+        }
     }
 }

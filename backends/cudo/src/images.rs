@@ -1,9 +1,10 @@
 use crate::client::Image;
 
-/// Of Ubuntu's own Docker, where the image has none. It is the last that is installed.
+/// Of images without Docker: that of Ubuntu. Just after the start, the image's own updates may hold the lock, and mirrors may fail.
 const INSTALL_DOCKER: &str = "#!/bin/sh\n\
-    export DEBIAN_FRONTEND=noninteractive\n\
-    apt-get update && apt-get install -y docker.io\n";
+    export DEBIAN_FRONTEND=noninteractive; for i in $(seq 10); do \
+    apt-get -o DPkg::Lock::Timeout=300 update && \
+    apt-get -o DPkg::Lock::Timeout=300 install --yes docker.io && break; sleep 10; done\n";
 
 /// The public images that machines are started with: the vendor puts new dates into their ids.
 #[derive(Debug, Clone)]

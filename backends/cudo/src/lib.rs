@@ -24,6 +24,7 @@ use dstack_model::runs::Requirements;
 use http::StatusCode;
 
 use client::Client;
+use images::Images;
 use offers::Sold;
 
 /// How long what can be had is taken for true.
@@ -82,7 +83,8 @@ impl CloudKind for CudoKind {
         Ok(Arc::new(Cudo {
             client: kind.client(&config)?,
             regions: config.regions,
-            sold: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
+            sold: Cached::new(Arc::clone(&clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            images: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
             kind,
         }))
     }
@@ -96,6 +98,8 @@ struct Cudo {
     regions: Option<Vec<String>>,
     client: Client,
     sold: Cached<Sold>,
+    /// Machines that were offered start also while it is not told what can be had.
+    images: Cached<Images>,
 }
 
 #[async_trait]

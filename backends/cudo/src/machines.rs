@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error};
+use dstack_backend::{Made, compute_error, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -11,7 +11,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
 
 use crate::Cudo;
-use crate::client::{BootDisk, NewVm, State, Vm, told};
+use crate::client::{BootDisk, Image, NewVm, State, Vm, told};
 use crate::images::start_script;
 
 /// Longest id of a machine, which is chosen here and is its name.
@@ -30,12 +30,18 @@ impl Lifecycle<Machine> for Cudo {
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let id = want.marks.name(ID_LENGTH);
-        let create = async || {
-            self.create(want, &id).await?;
-            Ok(Made::now(id.clone(), call))
+        let made = match call.made::<Made>("machine")? {
+            Some(made) => made,
+            None => {
+                let image = self.image_for(want).await.map_err(not_asked)?;
+                let create = async || {
+                    self.create(want, &id, &image).await?;
+                    Ok(Made::now(id.clone(), call))
+                };
+                let find = || self.find(&id, call);
+                call.make("machine", LISTED_WITHIN, create, find).await?
+            }
         };
-        let find = || self.find(&id, call);
-        let made: Made = call.make("machine", LISTED_WITHIN, create, find).await?;
         let waiting = |doing: &str| {
             Ok(Step::Underway {
                 seen: None,
@@ -63,12 +69,24 @@ impl Lifecycle<Machine> for Cudo {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let all = self.vms().await?;
-        let sign = |known: &Known<Machine>| {
-            let id = &known.place.as_ref()?.instance_id;
-            let end = all.iter().find(|vm| vm.id == *id).map_or(Some(GONE), end_of);
-            Some(end.map_or(Sign::Well, |end| Sign::Lost(end.to_owned())))
-        };
-        Ok(known.iter().map(sign).collect())
+        let sign = |end: Option<&str>| end.map_or(Sign::Well, |end| Sign::Lost(end.to_owned()));
+        let mut signs = Vec::new();
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            let id = &place.instance_id;
+            signs.push(match all.iter().find(|vm| vm.id == *id) {
+                Some(vm) => Some(sign(end_of(vm))),
+                // The list alone does not tell that it is gone.
+                None => match self.vm(id).await {
+                    Ok(vm) => Some(sign(vm.as_ref().map_or(Some(GONE), end_of))),
+                    Err(_) => None,
+                },
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -85,13 +103,16 @@ impl Lifecycle<Machine> for Cudo {
 }
 
 impl Cudo {
-    async fn create(&self, want: &MachineRequest, id: &str) -> Result<(), ComputeError> {
-        let resources = &want.offer.instance.resources;
-        let sold = self.fetch_sold().await.map_err(not_asked)?;
-        let image = sold.images.for_machine(!resources.gpus.is_empty());
-        let image = image.ok_or_else(|| {
+    async fn image_for(&self, want: &MachineRequest) -> Result<Image, ComputeError> {
+        let images = self.fetch_images().await?;
+        let image = images.for_machine(!want.offer.instance.resources.gpus.is_empty());
+        image.cloned().ok_or_else(|| {
             ComputeError::Refused("Cudo lists no image of Ubuntu that fits this machine".to_owned())
-        })?;
+        })
+    }
+
+    async fn create(&self, want: &MachineRequest, id: &str, image: &Image) -> Result<(), ComputeError> {
+        let resources = &want.offer.instance.resources;
         let ask = NewVm {
             vm_id: id,
             data_center_id: &want.offer.region,
@@ -167,14 +188,6 @@ const fn end_of(vm: &Vm) -> Option<&'static str> {
     }
 }
 
-/// Nothing was made where the lists before it were not to be had.
-fn not_asked(error: ComputeError) -> ComputeError {
-    match error.is_definite() {
-        true => error,
-        false => ComputeError::Unreachable(error.to_string()),
-    }
-}
-
 /// Codes of gRPC.
 mod code {
     pub(super) const INVALID_ARGUMENT: i64 = 3;
@@ -185,10 +198,20 @@ mod code {
 
 /// The vendor has codes for kinds of errors, and tells in words the rest.
 fn not_made(error: &ApiError) -> ComputeError {
+    let usual = compute_error(error);
     let answer = told(error);
     let text = format!("{} (code {})", answer.message, answer.code);
     let lower = answer.message.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    // Too many calls have the code of quotas.
+    let is_pause = match error {
+        ApiError::Status { retry_after, .. } => retry_after.is_some(),
+        _ => false,
+    };
+    let is_rate = |word: &str| matches!(word, "rate" | "requests");
+    if !usual.is_definite() || is_pause || lower.split(|c: char| !c.is_alphanumeric()).any(is_rate) {
+        return usual;
+    }
     match answer.code {
         // A machine of this id, or the disk of one that is going: looked for, and asked again.
         code::ALREADY_EXISTS => ComputeError::Unclear(text),
@@ -200,31 +223,15 @@ fn not_made(error: &ApiError) -> ComputeError {
         code::FAILED_PRECONDITION if says(&["network", "full", "available"]) => {
             ComputeError::NoCapacity(text)
         }
-        _ => compute_error(error),
+        _ => usual,
     }
 }
 
 fn place(offer: &InstanceOfferWithAvailability, vm: Vm) -> JobProvisioningData {
     let internal_ip = Some(vm.internal_ip_address).filter(|address| !address.is_empty());
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: vm.id,
-        hostname: Some(vm.public_ip_address),
         internal_ip,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: "root".to_owned(),
-        ssh_port: Some(22),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
+        ..machine_place(offer, vm.id, vm.public_ip_address, "root", 22)
     }
 }
 
@@ -264,6 +271,11 @@ mod tests {
             told(429, 8, "slow down"),
             ComputeError::Throttled { .. }
         ));
+        assert!(matches!(
+            told(429, 8, "Rate limit exceeded: too many requests"),
+            ComputeError::Throttled { .. }
+        ));
+        assert!(!told(500, 9, "network is full").is_definite());
         assert!(!told(409, 6, "disk already exists").is_definite());
         assert!(matches!(told(401, 16, "no token"), ComputeError::Credentials(_)));
         assert!(!told(500, 13, "no hosts").is_definite());

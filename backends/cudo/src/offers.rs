@@ -28,7 +28,6 @@ pub(crate) struct Sold {
     rows: VendorRows,
     /// Dollars an hour for a GiB of disk, and the largest disk, by data center and type.
     disks: BTreeMap<(String, String), (f64, i64)>,
-    pub(crate) images: Images,
 }
 
 impl Cudo {
@@ -36,8 +35,8 @@ impl Cudo {
         &self,
         requirements: &Requirements,
     ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
-        let sold = self.fetch_sold().await?;
-        let smallest = Memory::from_gb(from_count(sold.images.largest_gib()));
+        let (sold, images) = try_join!(self.fetch_sold(), self.fetch_images())?;
+        let smallest = Memory::from_gb(from_count(images.largest_gib()));
         let query = CatalogQuery {
             backend: BackendType::Cudo,
             locations: self.regions.as_deref().filter(|regions| !regions.is_empty()),
@@ -75,19 +74,28 @@ impl Cudo {
         Ok(offers.into_iter().map(available).collect())
     }
 
-    pub(crate) async fn fetch_sold(&self) -> Result<Arc<Sold>, ComputeError> {
+    async fn fetch_sold(&self) -> Result<Arc<Sold>, ComputeError> {
         let fetch = async || {
             let client = &self.client;
-            let lists = async { try_join!(client.machine_types(), client.gpu_models(), client.images()) };
-            let (types, models, images) = lists.await.map_err(|error| compute_error(&error))?;
-            Ok(Sold::new(&types, &models, Images::of(&images)))
+            let lists = async { try_join!(client.machine_types(), client.gpu_models()) };
+            let (types, models) = lists.await.map_err(|error| compute_error(&error))?;
+            Ok(Sold::new(&types, &models))
         };
         self.sold.get(fetch).await
+    }
+
+    pub(crate) async fn fetch_images(&self) -> Result<Arc<Images>, ComputeError> {
+        let fetch = async || {
+            let all = self.client.images().await;
+            all.map(|all| Images::of(&all))
+                .map_err(|error| compute_error(&error))
+        };
+        self.images.get(fetch).await
     }
 }
 
 impl Sold {
-    fn new(types: &[MachineType], models: &[GpuModel], images: Images) -> Self {
+    fn new(types: &[MachineType], models: &[GpuModel]) -> Self {
         let types = || types.iter().filter(|of| of.data_center_id != LEFT_OUT);
         let disk = |of: &MachineType| {
             let key = (of.data_center_id.clone(), of.machine_type.clone());
@@ -96,7 +104,6 @@ impl Sold {
         Self {
             disks: types().map(disk).collect(),
             rows: VendorRows::new(types().flat_map(|of| rows(of, models)).collect()),
-            images,
         }
     }
 }
@@ -171,7 +178,9 @@ fn gpu_name(model: &str) -> String {
         word.strip_suffix("GB")
             .is_some_and(|size| size.parse::<u32>().is_ok())
     };
-    let drops = |word: &str| ["NVIDIA", "Tesla", "PCIe", "PCIE"].contains(&word) || word.starts_with("SXM");
+    let drops = |word: &str| {
+        ["NVIDIA", "Tesla", "PCIe", "PCIE", "Generation"].contains(&word) || word.starts_with("SXM")
+    };
     let words = plain
         .split_whitespace()
         .filter(|word| !drops(word) && !is_size(word));
@@ -205,6 +214,7 @@ mod tests {
             ("Tesla V100", "V100"),
             ("L40S (compute mode)", "L40S"),
             ("RTX PRO 6000", "RTXPRO6000"),
+            ("RTX 6000 Ada Generation", "RTX6000Ada"),
         ] {
             assert_eq!(gpu_name(model), name);
         }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, soak};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, Machine};
 use dstack_emulator_cudo::{Cudo, GPU_IMAGE, PROJECT};
@@ -99,6 +99,12 @@ async fn what_was_left_behind_is_found_and_ended() {
 #[tokio::test(start_paused = true)]
 async fn what_is_removed_before_it_is_listed_is_not_left() {
     checks::removed_before_listed(one).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one().await;
+    soak(&cloud, &subject).await;
 }
 
 /// The cheapest combination for each place, type and number of GPUs, with its disk in the price.

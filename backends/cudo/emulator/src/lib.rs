@@ -227,6 +227,8 @@ fn machine_types() -> Vec<Value> {
         ),
         machine_type("us-newyork-1", "epyc-genoa-mi300", &amd),
         machine_type("in-hyderabad-1", "epyc-milan", &json!({})),
+        // Not as the description has it.
+        json!({"dataCenterId": "no-luster-1", "machineType": "odd", "vcpuPriceHr": 7}),
     ]
 }
 
@@ -357,6 +359,7 @@ impl Cudo {
         Ok(json!({"gpuModels": [
             {"id": "nvidia-rtx-a4000", "vendorName": "NVIDIA", "modelName": "RTX A4000", "memoryGib": 16},
             {"id": "amd-mi300", "vendorName": "AMD", "modelName": "MI250/300", "memoryGib": 192},
+            {"id": "odd", "memoryGib": "many"},
         ]}))
     }
 
@@ -365,7 +368,9 @@ impl Cudo {
             json!({"id": id, "name": id, "description": "", "displayName": id, "platform": "linux",
             "sizeGib": if id.contains("nvidia") { 40 } else { 10 }, "installedPackages": []})
         };
-        Ok(json!({"images": IMAGES.map(image)}))
+        let mut images = IMAGES.map(image).to_vec();
+        images.push(json!({"id": "ubuntu-9999-docker"}));
+        Ok(json!({"images": images}))
     }
 
     fn create(&self, asked: &Asked) -> Answer {
@@ -445,7 +450,11 @@ impl Cudo {
             .iter()
             .filter(|machine| machine.listed_at <= Instant::now());
         let all: Vec<Value> = listed.map(Machine::to_json).collect();
-        Ok(json!({"VMs": all}))
+        // As in JSON of gRPC, what is empty may be left out.
+        Ok(match all.is_empty() {
+            true => json!({}),
+            false => json!({"VMs": all}),
+        })
     }
 
     fn one(&self, asked: &Asked) -> Answer {
