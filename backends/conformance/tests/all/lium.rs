@@ -46,6 +46,10 @@ struct Played {
 }
 
 fn played(more: &Value) -> Played {
+    played_with(nodes(), more)
+}
+
+fn played_with(nodes: Vec<Value>, more: &Value) -> Played {
     let config = |key: &str| {
         let mut config = json!({"type": "lium", "creds": {"type": "api_key", "api_key": key}});
         config
@@ -54,7 +58,7 @@ fn played(more: &Value) -> Played {
             .extend(more.as_object().unwrap().clone());
         config
     };
-    let emulator = Arc::new(Lium::new(CANARY, nodes()));
+    let emulator = Arc::new(Lium::new(CANARY, nodes));
     let refused = vec![(config("wrong"), &["creds.api_key"][..])];
     let cloud = Cloud::new(
         Arc::clone(&emulator) as _,
@@ -332,12 +336,16 @@ async fn a_pod_of_the_reference_without_an_answer_is_found_by_its_name() {
 /// Polls share a list, and all calls wait for their turn.
 #[tokio::test(start_paused = true)]
 async fn many_pods_at_once_make_no_more_calls_than_they_may() {
-    let another = cloud();
+    let large = || {
+        let gpus = json!({"gpu_count": 64, "available_gpu_count": 64, "cpu_count": 1792, "ram_gb": 16120, "disk_free_gb": 11736});
+        vec![node("6f0c2d1e-77aa-4c0f-9a1e-0f6a3b2c1d00", &gpus)]
+    };
+    let another = played_with(large(), &json!({})).cloud;
     let mut subjects = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..32 {
         subjects.push(container(&another).await);
     }
-    let Played { emulator, cloud } = played(&json!({}));
+    let Played { emulator, cloud } = played_with(large(), &json!({}));
     emulator.limit_calls();
     let backend = cloud.open();
     let lives = subjects.iter().map(async |subject| {
@@ -352,7 +360,7 @@ async fn many_pods_at_once_make_no_more_calls_than_they_may() {
     });
     futures_util::future::join_all(lives).await;
     let ledger = emulator.ledger();
-    assert_eq!((ledger.count(), ledger.alive()), (16, Vec::new()));
+    assert_eq!((ledger.count(), ledger.alive()), (64, Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]
