@@ -9,8 +9,8 @@ use dstack_compute::ComputeError;
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use http::{HeaderName, StatusCode};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 const ACCOUNT: &str = "https://backendn.jarvislabs.net";
@@ -28,9 +28,14 @@ pub(crate) fn is_region(name: &str) -> bool {
     REGIONS.iter().any(|(region, _)| *region == name)
 }
 
+/// Names of all regions.
+pub(crate) fn all_regions() -> impl Iterator<Item = &'static str> {
+    REGIONS.iter().map(|(name, _)| *name)
+}
+
 /// Names of all regions, for people.
 pub(crate) fn region_names() -> String {
-    let names: Vec<&str> = REGIONS.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = all_regions().collect();
     names.join(", ")
 }
 
@@ -136,54 +141,56 @@ pub(crate) struct CpuSize {
 
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct CpuMeta {
-    #[serde(default)]
-    pub(crate) combinations: Option<Vec<CpuSize>>,
+    #[serde(default, deserialize_with = "rows")]
+    pub(crate) combinations: Vec<CpuSize>,
 }
 
 /// What there is.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ServerMeta {
-    #[serde(default)]
-    pub(crate) server_meta: Option<Vec<GpuRow>>,
+    #[serde(default, deserialize_with = "rows")]
+    pub(crate) server_meta: Vec<GpuRow>,
     #[serde(default)]
     pub(crate) cpu_meta: Option<CpuMeta>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct SshKey {
-    pub(crate) ssh_key: String,
+    #[serde(default, deserialize_with = "text")]
+    pub(crate) ssh_key: Option<String>,
 }
 
 /// A machine.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Instance {
-    machine_id: Value,
+    #[serde(deserialize_with = "id")]
+    machine_id: String,
     /// `Running`, `Failed`, `Destroying`, ..., in any case.
-    #[serde(default)]
-    status: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
+    status: Option<String>,
+    #[serde(default, deserialize_with = "text")]
     template: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     framework: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     gpu_type: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) region: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) public_ip: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) private_ip: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) vpc_id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     ssh_str: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     ssh_command: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     instance_name: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     name: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
     pub(crate) error: Option<String>,
 }
 
@@ -197,11 +204,11 @@ pub(crate) enum Template {
 
 impl Instance {
     pub(crate) fn id(&self) -> String {
-        text_of(&self.machine_id)
+        self.machine_id.clone()
     }
 
     pub(crate) fn status(&self) -> String {
-        self.status.to_ascii_lowercase()
+        self.status.as_deref().unwrap_or_default().to_ascii_lowercase()
     }
 
     pub(crate) fn name(&self) -> Option<&str> {
@@ -232,9 +239,9 @@ impl Instance {
 /// How far a machine is that is being made.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Progress {
-    #[serde(default)]
-    pub(crate) status: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text")]
+    pub(crate) status: Option<String>,
+    #[serde(default, deserialize_with = "text")]
     pub(crate) error: Option<String>,
 }
 
@@ -335,12 +342,29 @@ impl Client {
         found(send(request).await)
     }
 
-    /// What is not there is no error.
-    pub(crate) async fn destroy(&self, template: Template, region: &str, id: &str) -> Result<(), Failure> {
+    /// Whether it was there.
+    pub(crate) async fn destroy(&self, template: Template, region: &str, id: &str) -> Result<bool, Failure> {
         let path = format!("{}/destroy", path_of(template));
         let request = self.in_region(region)?.post(&path).query("machine_id", id);
-        found(send::<Value>(request).await).map(drop)
+        found(send::<Value>(request).await).map(|destroyed| destroyed.is_some())
     }
+}
+
+/// Those that are as they should be: one that is not hides no others.
+fn rows<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
+    let rows: Option<Vec<Value>> = Deserialize::deserialize(from)?;
+    let rows = rows.into_iter().flatten();
+    Ok(rows.filter_map(|row| serde_json::from_value(row).ok()).collect())
+}
+
+/// What is neither text nor number tells nothing.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = text_of(&Value::deserialize(from)?);
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    text(from)?.ok_or_else(|| D::Error::custom("no id"))
 }
 
 const fn path_of(template: Template) -> &'static str {
@@ -375,11 +399,26 @@ fn malformed(details: String) -> ApiError {
     ApiError::Malformed { api, details }
 }
 
+/// `None`: the API says that there is none. Whatever else stands before it says nothing.
 fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match answer {
-        Err(Failure::Api(error)) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+        Err(Failure::Api(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            match serde_json::from_str(error.body()) {
+                Ok(Value::Object(_)) => Ok(None),
+                _ => Err(Failure::Api(malformed(brief(&error.to_string())))),
+            }
+        }
         answer => answer.map(Some),
     }
+}
+
+/// Longest text of the vendor that is told further.
+const LONGEST_TEXT: usize = 600;
+
+/// One line, not too long.
+pub(crate) fn brief(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").chars().take(LONGEST_TEXT).collect()
 }
 
 /// A number or a text.
@@ -394,7 +433,7 @@ pub(crate) fn text_of(value: &Value) -> String {
 fn message_of(body: &str) -> String {
     match serde_json::from_str(body) {
         Ok(answer) => told(&answer),
-        Err(_) => body.trim().to_owned(),
+        Err(_) => brief(body),
     }
 }
 
@@ -406,9 +445,8 @@ fn told(answer: &Value) -> String {
         Value::Array(items) => Some(items.iter().map(of_item).collect::<Vec<_>>().join("; ")),
         value => Some(text_of(value)),
     });
-    texts
-        .find(|text| !text.is_empty())
-        .unwrap_or_else(|| answer.to_string())
+    let text = texts.find(|text| !text.is_empty());
+    brief(&text.unwrap_or_else(|| answer.to_string()))
 }
 
 #[cfg(test)]
@@ -426,7 +464,35 @@ mod tests {
         ] {
             assert_eq!(message_of(&body.to_string()), text);
         }
-        assert_eq!(message_of(" no \n"), "no");
+        assert_eq!(message_of(" no \n<br> more\n"), "no <br> more");
+        assert_eq!(message_of(&"x".repeat(9_000)).len(), LONGEST_TEXT);
+    }
+
+    #[test]
+    fn only_the_id_of_a_machine_has_to_be_as_it_should() {
+        let odd = json!({"machine_id": 7, "status": ["x"], "instance_name": 12, "region": null, "public_ip": {}, "error": 5});
+        let instance: Instance = serde_json::from_value(odd).unwrap();
+        assert_eq!((instance.id().as_str(), instance.name()), ("7", Some("12")));
+        for id in [json!(null), json!(""), json!([])] {
+            serde_json::from_value::<Instance>(json!({"machine_id": id})).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn only_the_api_says_that_there_is_none() {
+        let answer = |body: &str| {
+            found::<Value>(Err(Failure::Api(ApiError::Status {
+                api: String::new(),
+                status: StatusCode::NOT_FOUND,
+                body: body.to_owned(),
+                retry_after: None,
+            })))
+        };
+        assert!(matches!(answer(r#"{"detail": "Instance not found"}"#), Ok(None)));
+        for other in ["", "<html>404 Not Found</html>"] {
+            let error = answer(other).unwrap_err().compute_error();
+            assert!(!error.is_definite(), "{error:?}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod client;
 mod machines;
 mod offers;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use dstack_compute::{
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use tokio::sync::Mutex;
 
 use client::{Client, is_region, region_names};
 
@@ -28,6 +30,12 @@ const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
 
 /// How long old answers serve where there are no new ones.
 const STALE_LIFETIME: Duration = Duration::from_secs(600);
+
+/// How long the keys of the account are taken for known.
+const KEYS_LIFETIME: Duration = Duration::from_secs(60);
+
+/// Until an agent answers: machines may be created for ten minutes before they start.
+const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(20 * 60);
 
 /// The kind of backends for JarvisLabs.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -59,6 +67,10 @@ impl CloudKind for JarvisLabsKind {
         }
     }
 
+    fn provisioning_timeout(_instance_type: &str) -> Duration {
+        PROVISIONING_TIMEOUT
+    }
+
     async fn check(&self, config: JarvisLabsConfig) -> Result<JarvisLabsConfig, ConfigureError> {
         let client = self.client(&config).map_err(ConfigureError::Invalid)?;
         let checked = client.check_account().await;
@@ -78,6 +90,8 @@ impl CloudKind for JarvisLabsKind {
             client: kind.client(&config)?,
             regions: config.regions,
             rows: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            keys: Cached::new(Arc::clone(&kind.env.clock), KEYS_LIFETIME, Duration::ZERO),
+            registering: Mutex::default(),
             kind,
         }))
     }
@@ -92,6 +106,10 @@ struct JarvisLabs {
     client: Client,
     /// What is free.
     rows: Cached<VendorRows>,
+    /// Keys of the account, without their comments.
+    keys: Cached<BTreeSet<String>>,
+    /// Held by who looks whether a key is there and adds it: the vendor would take it twice.
+    registering: Mutex<()>,
 }
 
 #[async_trait]

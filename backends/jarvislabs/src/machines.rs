@@ -1,19 +1,20 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{bare_key, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, Lifecycle, Machine, MachineRequest, Owned, OwnedKind, OwnedMark, Removal,
     Sign, Step,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
-use serde::Deserialize;
+use dstack_units::Time;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::JarvisLabs;
-use crate::client::{Failure, Instance, Template};
+use crate::client::{Failure, Instance, Template, all_regions, brief, is_region};
 use crate::offers::SMALLEST_DISK;
 
 /// Longest name of a machine.
@@ -33,6 +34,27 @@ const START_INTERVAL: Duration = Duration::from_secs(10);
 /// Pause while a machine is being taken away.
 const END_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Pause while a machine may be there that is not listed.
+const UNLISTED_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What is noted of a machine that was made.
+#[derive(Debug, Serialize, Deserialize)]
+struct Made {
+    id: String,
+    /// When that became known.
+    at: Time,
+}
+
+impl Made {
+    fn now(id: String, call: &Call<'_>) -> Self {
+        Self { id, at: call.now() }
+    }
+
+    fn is_new(&self, call: &Call<'_>) -> bool {
+        call.now() < self.at + LISTED_WITHIN
+    }
+}
+
 #[async_trait]
 impl Lifecycle<Machine> for JarvisLabs {
     async fn ensure(
@@ -41,6 +63,10 @@ impl Lifecycle<Machine> for JarvisLabs {
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let name = want.marks.name(NAME_LENGTH);
+        if call.made::<Made>("machine")?.is_none() && call.asked_at("machine").is_none() {
+            let key = want.authorized_keys.first().map_or("", String::as_str);
+            self.register_key(key).await.map_err(not_asked)?;
+        }
         let made: Made = call
             .make(
                 "machine",
@@ -66,8 +92,9 @@ impl Lifecycle<Machine> for JarvisLabs {
         let Some(instance) = instance else {
             let progress = self.client.progress(&want.offer.region, &made.id).await;
             let progress = progress.map_err(read_error)?;
-            return match progress.filter(|progress| progress.status.eq_ignore_ascii_case("failed")) {
-                Some(failed) => Err(ComputeError::Broken(failure_text(failed.error))),
+            let has_failed = |status: &str| status.eq_ignore_ascii_case("failed");
+            return match progress.filter(|progress| progress.status.as_deref().is_some_and(has_failed)) {
+                Some(failed) => Err(ComputeError::Broken(failure_text(failed.error.as_deref()))),
                 None => underway("the machine is created"),
             };
         };
@@ -87,24 +114,49 @@ impl Lifecycle<Machine> for JarvisLabs {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let all = self.client.instances().await.map_err(read_error)?;
-        let sign = |known: &Known<Machine>| {
-            let id = &known.place.as_ref()?.instance_id;
-            Some(match all.iter().find(|instance| instance.id() == *id) {
-                None => Sign::Lost("JarvisLabs does not have the machine any more".to_owned()),
-                Some(instance) => end_of(instance).map_or(Sign::Well, Sign::Lost),
-            })
-        };
-        Ok(known.iter().map(sign).collect())
+        let sign = |instance: &Instance| end_of(instance).map_or(Sign::Well, Sign::Lost);
+        let mut signs = Vec::new();
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            let id = &place.instance_id;
+            signs.push(match all.iter().find(|instance| instance.id() == *id) {
+                Some(instance) => Some(sign(instance)),
+                // The list alone does not tell that it is gone.
+                None => match self.client.instance(id).await {
+                    Ok(Some(instance)) => Some(sign(&instance)),
+                    Ok(None) => Some(Sign::Lost(
+                        "JarvisLabs does not have the machine any more".to_owned(),
+                    )),
+                    Err(_) => None,
+                },
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
         let place = known.place.as_ref();
-        let machine = place.map(|place| Made::long_ago(place.instance_id.clone()));
+        let machine = place.map(|place| Made {
+            id: place.instance_id.clone(),
+            at: Time::from_millis(0),
+        });
+        // One that has a place ran.
+        let was_listed = place.is_some();
         let find = || self.find(&name, call);
         let delete = async |machine: Made| {
             let told = self.destroy(&machine.id, &known.site).await?;
-            Ok(machine.removal(call, told, END_INTERVAL))
+            Ok(
+                match told == Removal::Gone && !was_listed && machine.is_new(call) {
+                    true => Removal::Underway {
+                        again: UNLISTED_INTERVAL,
+                    },
+                    false => told,
+                },
+            )
         };
         let removal = call
             .unmake("machine", machine, LISTED_WITHIN, find, delete)
@@ -118,8 +170,6 @@ impl Lifecycle<Machine> for JarvisLabs {
 
 impl JarvisLabs {
     async fn create(&self, want: &MachineRequest, name: &str) -> Result<String, ComputeError> {
-        let key = want.authorized_keys.first().map_or("", String::as_str);
-        self.register_key(key).await.map_err(not_created)?;
         let (template, body) = request_of(&want.offer, name);
         let id = self.client.create(template, &want.offer.region, &body).await;
         let id = id.map_err(|failure| failure.making_error())?;
@@ -130,10 +180,12 @@ impl JarvisLabs {
     /// Machines take over all keys of the account, which may have ten. Only that of the project is added, once: keys of others could log
     /// in to all machines. It stays there, as other servers may use it as well.
     async fn register_key(&self, key: &str) -> Result<(), ComputeError> {
+        let _registering = self.registering.lock().await;
         if self.has_key(key).await? {
             return Ok(());
         }
         let added = self.client.add_ssh_key(&key_name(key), key).await;
+        self.keys.forget();
         match added {
             Ok(()) => Ok(()),
             // Another server may have registered it meanwhile.
@@ -145,10 +197,12 @@ impl JarvisLabs {
     }
 
     async fn has_key(&self, key: &str) -> Result<bool, ComputeError> {
-        let keys = self.client.ssh_keys().await.map_err(read_error)?;
-        Ok(keys
-            .iter()
-            .any(|other| without_comment(&other.ssh_key) == without_comment(key)))
+        let fetch = async || {
+            let keys = self.client.ssh_keys().await.map_err(read_error)?;
+            let keys = keys.into_iter().filter_map(|key| key.ssh_key);
+            Ok(keys.map(|key| bare_key(&key)).collect())
+        };
+        Ok(self.keys.get(fetch).await?.contains(&bare_key(key)))
     }
 
     /// One of this name that is not over.
@@ -158,27 +212,51 @@ impl JarvisLabs {
         Ok(all.find(is_it).map(|instance| Made::now(instance.id(), call)))
     }
 
+    async fn instance(&self, id: &str) -> Result<Option<Instance>, ComputeError> {
+        if let Some(instance) = self.client.instance(id).await.map_err(read_error)? {
+            return Ok(Some(instance));
+        }
+        let mut all = self.client.instances().await.map_err(read_error)?.into_iter();
+        Ok(all.find(|instance| instance.id() == id))
+    }
+
+    /// [`Removal::Gone`]: the API knows nothing of it, which may be too early to tell of one that is new. Whatever it says of one that is
+    /// not listed, other than that there is none, says that there is one.
     pub(crate) async fn destroy(&self, id: &str, region: &str) -> Result<Removal, ComputeError> {
-        let Some(instance) = self.client.instance(id).await.map_err(read_error)? else {
-            // One that is still created is not listed, and may be destroyed all the same.
-            for template in [Template::GpuMachine, Template::CpuMachine] {
-                match self.client.destroy(template, region, id).await {
-                    Ok(()) | Err(Failure::Told(_)) => {}
-                    Err(failure) => match failure.compute_error() {
-                        ComputeError::Refused(_) => {}
-                        error => return Err(error),
-                    },
+        let Some(instance) = self.instance(id).await? else {
+            let mut is_there = false;
+            for region in hosts([Some(region)]) {
+                // One that is still created is not listed, and may be destroyed all the same.
+                for template in [Template::GpuMachine, Template::CpuMachine] {
+                    is_there |= match self.client.destroy(template, region, id).await {
+                        Ok(was_there) => was_there,
+                        Err(Failure::Told(_)) => true,
+                        Err(failure) => match failure.compute_error() {
+                            ComputeError::Refused(_) => true,
+                            error => return Err(error),
+                        },
+                    };
                 }
             }
-            return Ok(Removal::Gone);
+            let again = UNLISTED_INTERVAL;
+            return Ok(match is_there {
+                true => Removal::Underway { again },
+                false => Removal::Gone,
+            });
         };
         match instance.status().as_str() {
             "destroyed" => return Ok(Removal::Gone),
             "destroying" => {}
             _ => {
-                let region = instance.region.as_deref().unwrap_or(region);
-                let destroyed = self.client.destroy(instance.template(), region, id).await;
-                destroyed.map_err(|failure| failure.compute_error())?;
+                let mut refused = Ok(());
+                for region in hosts([instance.region.as_deref(), Some(region)]) {
+                    match self.client.destroy(instance.template(), region, id).await {
+                        Ok(true) => return Ok(Removal::Underway { again: END_INTERVAL }),
+                        Ok(false) => {}
+                        Err(failure) => refused = Err(failure.compute_error()),
+                    }
+                }
+                refused?;
             }
         }
         Ok(Removal::Underway { again: END_INTERVAL })
@@ -231,12 +309,11 @@ fn read_error(failure: Failure) -> ComputeError {
     }
 }
 
-/// Whatever became of the key, no machine was asked for.
-fn not_created(error: ComputeError) -> ComputeError {
-    match error {
-        ComputeError::Unclear(text) => ComputeError::NotReady(text),
-        definite => definite,
-    }
+/// The first of these that is a region; where none is, all regions are asked.
+fn hosts<'a>(regions: impl IntoIterator<Item = Option<&'a str>>) -> Vec<&'a str> {
+    let mut regions = regions.into_iter().flatten();
+    let region = regions.find(|region| is_region(region));
+    region.map_or_else(|| all_regions().collect(), |region| vec![region])
 }
 
 /// How a machine is asked for.
@@ -264,26 +341,20 @@ fn is_ending(status: &str) -> bool {
 /// Why an instance will never work (again).
 fn end_of(instance: &Instance) -> Option<String> {
     match instance.status().as_str() {
-        "failed" => Some(failure_text(instance.error.clone())),
+        "failed" => Some(failure_text(instance.error.as_deref())),
         status if is_ending(status) => Some("the machine was destroyed at JarvisLabs".to_owned()),
         _ => None,
     }
 }
 
-fn failure_text(error: Option<String>) -> String {
-    let error = error.filter(|text| !text.trim().is_empty());
-    let why = error.map_or_else(String::new, |text| format!(": {text}"));
+fn failure_text(error: Option<&str>) -> String {
+    let why = error.map_or_else(String::new, |text| format!(": {}", brief(text)));
     format!("JarvisLabs could not create the machine{why}")
-}
-
-/// Type and key of a line of `authorized_keys`.
-fn without_comment(key: &str) -> Vec<&str> {
-    key.split_whitespace().take(2).collect()
 }
 
 /// The name that a key gets, the same at each server.
 fn key_name(key: &str) -> String {
-    let digest = hex::encode(Sha256::digest(without_comment(key).join(" ")));
+    let digest = hex::encode(Sha256::digest(bare_key(key)));
     let digits: String = digest.chars().take(16).collect();
     format!("dstack-{digits}")
 }
@@ -307,30 +378,21 @@ fn place(
     let has_network = instance.vpc_id.as_ref().is_some_and(is_set);
     let private_ip = instance.private_ip.clone().filter(|ip| has_network && is_set(ip));
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(ip),
         internal_ip: private_ip,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: user(instance).to_owned(),
-        ssh_port: Some(SSH_PORT),
-        dockerized: true,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
+        ..machine_place(offer, id, ip, user(instance), SSH_PORT)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_no_region_is_known_all_are_asked() {
+        assert_eq!(hosts([None, Some("europe-01")]), ["europe-01"]);
+        assert_eq!(hosts([Some("mars-01"), Some("india-01")]), ["india-01"]);
+        assert_eq!(hosts([Some("")]).len(), 4);
+    }
 
     #[test]
     fn the_user_is_that_of_the_command() {

@@ -17,6 +17,9 @@ pub(crate) const SMALLEST_DISK: i64 = 100;
 /// Regions in which machines of an account reach each other by their private addresses.
 const NETWORKED: &[&str] = &["india-chennai-01", "india-noida-01"];
 
+/// Most GPUs of one machine, whatever the vendor tells.
+const MOST_GPUS: i64 = 16;
+
 /// Sells machines with one GPU only.
 const SINGLE_GPU_REGION: &str = "europe-01";
 
@@ -57,8 +60,8 @@ impl JarvisLabs {
 }
 
 fn rows(meta: &ServerMeta) -> Vec<Item> {
-    let gpus = meta.server_meta.iter().flatten().filter_map(gpu_items).flatten();
-    let sizes = meta.cpu_meta.iter().filter_map(|meta| meta.combinations.as_ref());
+    let gpus = meta.server_meta.iter().filter_map(gpu_items).flatten();
+    let sizes = meta.cpu_meta.iter().map(|meta| &meta.combinations);
     gpus.chain(sizes.flatten().filter_map(cpu_items).flatten())
         .collect()
 }
@@ -102,7 +105,7 @@ fn gpu_items(row: &GpuRow) -> Option<Vec<Item>> {
             ..Item::new(Provider::Private, format!("{name}-{count}x"), region)
         }
     };
-    Some((1..=most.min(free as i64)).map(item).collect())
+    Some((1..=most.min(free as i64).min(MOST_GPUS)).map(item).collect())
 }
 
 /// One for each region.
@@ -158,6 +161,8 @@ mod tests {
         assert_eq!(row(&json!({"effective_num_free_devices": "1"})), both[..1]);
         assert_eq!(row(&json!({"num_gpus": null})), both[..1]);
         assert_eq!(row(&json!({"region": "europe-01"})), ["H100-1x europe-01"]);
+        let many = row(&json!({"num_gpus": 1e12, "num_free_devices": 1e12}));
+        assert_eq!(many.len(), 16);
         assert_eq!(
             row(&json!({"gpu_type": "RTX PRO 6000", "vram": "", "num_gpus": 1})),
             ["RTXPRO6000-1x india-noida-01"]
@@ -172,6 +177,14 @@ mod tests {
         ] {
             assert_eq!(row(&none), [""; 0], "{none}");
         }
+    }
+
+    #[test]
+    fn a_row_of_another_form_hides_no_others() {
+        let size = json!({"vcpus": 4, "ram_gb": 16, "price": 0.09, "available": true, "regions": {"india-noida-01": true}});
+        let odd = json!({"vcpus": 4, "ram_gb": 16, "price": 0.09, "available": "yes", "regions": []});
+        let meta = json!({"server_meta": [{"gpu_type": 7, "region": []}, "none"], "cpu_meta": {"combinations": [odd, size]}});
+        assert_eq!(names(&meta), ["cpu-4x16 india-noida-01"]);
     }
 
     #[test]

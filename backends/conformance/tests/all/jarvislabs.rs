@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine};
@@ -239,6 +239,49 @@ async fn one_key_is_registered_for_all_machines() {
     }
     let names = emulator.key_names();
     assert!(names.len() == 2 && names[1].starts_with("dstack-"), "{names:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_registered_once_for_machines_that_are_made_at_once() {
+    let emulator = JarvisLabs::new(CANARY, sizes());
+    let cloud = cloud_of(emulator.clone());
+    let subjects = [
+        machine(&cloud).await,
+        machine(&cloud).await,
+        machine(&cloud).await,
+    ];
+    let backend = cloud.open();
+    let drivers = [0; 3].map(|_| Driver::with_backend(&cloud, Arc::clone(&backend)));
+    let [first, second, third] = [0, 1, 2].map(|at| drivers[at].make(&subjects[at]));
+    let made = tokio::join!(first, second, third);
+    assert!(made.0.is_ok() && made.1.is_ok() && made.2.is_ok(), "{made:?}");
+    assert_eq!(emulator.key_names().len(), 1);
+}
+
+/// The vendor lists a machine minutes after it has made it, and neither destroys it before nor, perhaps, says that there is one.
+#[tokio::test(start_paused = true)]
+async fn what_is_listed_late_is_not_gone() {
+    for (region, hides) in [(NOIDA, false), (CHENNAI, false), (CHENNAI, true)] {
+        let emulator = JarvisLabs::new(CANARY, sizes());
+        emulator.hide_unlisted(hides);
+        emulator.lag(Duration::from_secs(5 * 60));
+        let cloud = Cloud {
+            region: Some(region),
+            ..cloud_of(emulator.clone())
+        };
+        let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+        let making = tokio::time::timeout(Duration::from_secs(30), driver.make(&subject));
+        making.await.unwrap_err();
+        assert_eq!(emulator.ledger().alive().len(), 1);
+        driver.remove(&subject.known(None), &subject).await;
+        assert_eq!(emulator.ledger().alive(), [], "{region}, {hides}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_lives_of_machines() {
+    let (cloud, subject) = one_machine().await;
+    soak(&cloud, &subject).await;
 }
 
 #[tokio::test(start_paused = true)]

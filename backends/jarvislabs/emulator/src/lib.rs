@@ -71,6 +71,8 @@ struct Cloud {
     made: u64,
     sold_out: bool,
     lag: Duration,
+    /// Machines that are not listed yet cannot be destroyed, as if there were none.
+    hides_unlisted: bool,
     /// Machines fail while they are created, or later.
     fails: Option<Failing>,
     /// Reads are answered with success that they have not succeeded.
@@ -166,6 +168,11 @@ impl JarvisLabs {
     /// Machines are not told of, with success.
     pub fn tell_nothing(&self, tells_nothing: bool) {
         self.lock().tells_nothing = tells_nothing;
+    }
+
+    /// Machines that are not listed yet cannot be destroyed, as if there were none; otherwise, as they are not ready.
+    pub fn hide_unlisted(&self, hides: bool) {
+        self.lock().hides_unlisted = hides;
     }
 
     /// Somebody registers a key; its id.
@@ -461,16 +468,23 @@ async fn status(State(cloud): State<JarvisLabs>, Query(query): Asked) -> Answer 
 
 fn destroy(cloud: &JarvisLabs, query: &HashMap<String, String>, is_right: fn(&Machine) -> bool) -> Answer {
     let mut state = cloud.lock();
-    let is_hidden = state.fails == Some(Failing::BeforeListed);
+    let (fails, hides_unlisted) = (state.fails.is_some(), state.hides_unlisted);
     let now = Instant::now();
+    // Those that failed before they were listed can be destroyed all the same.
+    let is_ready = |machine: &Machine| fails || machine.listed_at <= now;
     let is_it = |machine: &&mut Machine| {
-        // Those that failed before they were listed can be destroyed all the same.
-        machine.id.to_string() == asked_id(query) && (is_hidden || machine.listed_at <= now)
+        machine.id.to_string() == asked_id(query) && (!hides_unlisted || is_ready(machine))
     };
     let machine = state.machines.iter_mut().find(is_it);
     let machine = machine.ok_or_else(|| refusal(404, "Instance not found"))?;
     if !is_right(machine) {
         return ok(json!({"success": false, "message": "Not a machine of this kind"}));
+    }
+    if !is_ready(machine) {
+        return match machine.is_cpu {
+            true => Err(refusal(409, "Instance is being created")),
+            false => ok(json!({"success": false, "message": "Instance is being created"})),
+        };
     }
     machine.ended_at.get_or_insert(now);
     ok(json!({"success": true}))
