@@ -220,8 +220,8 @@ impl JarvisLabs {
         Ok(all.find(|instance| instance.id() == id))
     }
 
-    /// [`Removal::Gone`]: the API knows nothing of it, which may be too early to tell of one that is new. Whatever it says of one that is
-    /// not listed, other than that there is none, says that there is one.
+    /// [`Removal::Gone`]: the API knows nothing of it, neither by its id nor in the list, and takes no order to destroy it. That may be too early
+    /// to tell of one that is new. In which words it refuses the order is not known: a machine that is gone would never be done with if they counted.
     pub(crate) async fn destroy(&self, id: &str, region: &str) -> Result<Removal, ComputeError> {
         let Some(instance) = self.instance(id).await? else {
             let mut is_there = false;
@@ -230,9 +230,9 @@ impl JarvisLabs {
                 for template in [Template::GpuMachine, Template::CpuMachine] {
                     is_there |= match self.client.destroy(template, region, id).await {
                         Ok(was_there) => was_there,
-                        Err(Failure::Told(_)) => true,
+                        Err(Failure::Told(_)) => false,
                         Err(failure) => match failure.compute_error() {
-                            ComputeError::Refused(_) => true,
+                            ComputeError::Refused(_) => false,
                             error => return Err(error),
                         },
                     };

@@ -301,6 +301,8 @@ async fn add_key(State(cloud): State<JarvisLabs>, body: Bytes) -> Answer {
     let (Some(key), Some(name)) = (key.filter(|key| key.contains(' ')), name) else {
         return Err(refusal(400, "Invalid SSH key"));
     };
+    // Others may look for it meanwhile.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let mut state = cloud.lock();
     if state.keys.len() >= MOST_KEYS {
         return Err(refusal(400, "SSH key limit reached"));
