@@ -56,6 +56,11 @@ struct Items<T> {
     next_page_token: Option<String>,
 }
 
+/// As if it was not there, where it is null.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
 /// The entries of a list; one of another form is left out.
 fn readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let read = |entry: Value| {
@@ -112,28 +117,28 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Disk {
     pub(crate) id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) location: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) location: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) state: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) network_interfaces: Vec<Interface>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Interface {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) ips: Vec<Addresses>,
 }
 
@@ -187,9 +192,9 @@ pub(crate) struct NetworkCapacity {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Partition {
     pub(crate) id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) ib_network_id: String,
 }
 

@@ -312,9 +312,10 @@ impl Toolbox {
     }
 }
 
+/// `None`: the API says that it is not there. What a proxy before it says is left of no message.
 fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match answer {
-        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => Ok(None),
+        Err(error) if error.status() == Some(StatusCode::NOT_FOUND) && !error.body().is_empty() => Ok(None),
         answer => answer.map(Some),
     }
 }

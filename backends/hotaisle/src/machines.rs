@@ -311,10 +311,15 @@ impl HotAisle {
         if !is_used(id) {
             self.naming.forget(id);
         }
-        if meant.among(hosts).is_none() {
+        let Some(host) = meant.among(hosts) else {
             return Ok(Removal::Gone);
+        };
+        // Servers are released by their reservation, or by their name: the description says the one, and dstack 0.22.5 does the other.
+        let mut deleted = self.client.delete(kind, id).await;
+        if kind == Kind::BareMetal && is_missing(&deleted) && host.name != id {
+            deleted = self.client.delete(kind, &host.name).await;
         }
-        match self.client.delete(kind, id).await {
+        match deleted {
             Ok(()) => {
                 self.naming.forget(id);
                 Ok(Removal::Gone)
@@ -362,6 +367,12 @@ impl HotAisle {
 /// Whether it is the one at a place: the inventory knows servers by name.
 pub(crate) fn is_at(owned: &Owned, place: &JobProvisioningData) -> bool {
     owned.id == place.instance_id || Data::of(place).server.as_ref() == Some(&owned.id)
+}
+
+fn is_missing(answer: &Result<(), ApiError>) -> bool {
+    answer
+        .as_ref()
+        .is_err_and(|error| error.status() == Some(StatusCode::NOT_FOUND))
 }
 
 /// By what it is asked for: of a server, the reservation, as the server goes to others afterwards.

@@ -220,29 +220,17 @@ impl JarvisLabs {
         Ok(all.find(|instance| instance.id() == id))
     }
 
-    /// [`Removal::Gone`]: the API knows nothing of it, neither by its id nor in the list, and takes no order to destroy it. That may be too early
-    /// to tell of one that is new. In which words it refuses the order is not known: a machine that is gone would never be done with if they counted.
+    /// [`Removal::Gone`]: the API knows nothing of it, neither by its id nor in the list, which may be too early to tell of one that is new.
     pub(crate) async fn destroy(&self, id: &str, region: &str) -> Result<Removal, ComputeError> {
         let Some(instance) = self.instance(id).await? else {
-            let mut is_there = false;
+            // One that is still created is not listed, and may be destroyed all the same. In which words an order is refused, or taken, for
+            // one that is gone is not known: it would never be done with if they counted.
             for region in hosts([Some(region)]) {
-                // One that is still created is not listed, and may be destroyed all the same.
                 for template in [Template::GpuMachine, Template::CpuMachine] {
-                    is_there |= match self.client.destroy(template, region, id).await {
-                        Ok(was_there) => was_there,
-                        Err(Failure::Told(_)) => false,
-                        Err(failure) => match failure.compute_error() {
-                            ComputeError::Refused(_) => false,
-                            error => return Err(error),
-                        },
-                    };
+                    let _ = self.client.destroy(template, region, id).await;
                 }
             }
-            let again = UNLISTED_INTERVAL;
-            return Ok(match is_there {
-                true => Removal::Underway { again },
-                false => Removal::Gone,
-            });
+            return Ok(Removal::Gone);
         };
         match instance.status().as_str() {
             "destroyed" => return Ok(Removal::Gone),

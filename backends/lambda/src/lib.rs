@@ -10,7 +10,7 @@ mod machines;
 mod offers;
 mod user_data;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use dstack_compute::{
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use tokio::sync::Mutex;
 
 use client::{Client, Instance, TypeInfo};
 
@@ -81,6 +82,7 @@ impl CloudKind for LambdaKind {
             regions: config.regions,
             types: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
             listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
+            keys: Mutex::default(),
             kind,
         }))
     }
@@ -97,6 +99,8 @@ struct Lambda {
     types: Cached<BTreeMap<String, TypeInfo>>,
     /// Instances, for machines that are being made.
     listed: Cached<Vec<Instance>>,
+    /// Names of the account's keys, by the key.
+    keys: Mutex<HashMap<String, String>>,
 }
 
 #[async_trait]

@@ -73,14 +73,14 @@ impl Lifecycle<Machine> for Lambda {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let all = self.instances().await?;
-        let sign = |known: &Known<Machine>| {
-            let id = &known.place.as_ref()?.instance_id;
-            Some(match all.iter().find(|instance| instance.id == *id) {
-                None => Sign::Lost(gone()),
-                Some(instance) => end_of(instance).map_or(Sign::Well, Sign::Lost),
-            })
-        };
-        Ok(known.iter().map(sign).collect())
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            signs.push(match &known.place {
+                None => None,
+                Some(place) => self.sign(&place.instance_id, &all).await,
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -101,7 +101,7 @@ impl Lambda {
         let key = want.authorized_keys.first().ok_or_else(|| {
             ComputeError::Refused("Lambda launches no machine without a public key".to_owned())
         })?;
-        let key_name = self.registered_key(key).await.map_err(not_asked)?;
+        let key_name = self.known_key(key).await.map_err(not_asked)?;
         let launch = Launch {
             region_name: &want.offer.region,
             instance_type_name: &want.offer.instance.name,
@@ -115,9 +115,37 @@ impl Lambda {
                 details: "Lambda launches one machine in 12 seconds".to_owned(),
             },
             NotLaunched::Failed(error) => launch_error(&error),
-        })?;
+        });
+        if matches!(id, Err(ComputeError::Refused(_))) {
+            // Somebody may have removed the key.
+            self.keys.lock().await.clear();
+        }
+        let id = id?;
         // It says that it launched something: that is looked for.
         id.ok_or_else(|| ComputeError::Unclear("Lambda names no machine that it launched".to_owned()))
+    }
+
+    /// What is new may not be listed yet; `None`: it could not be asked.
+    async fn sign(&self, id: &str, all: &[Instance]) -> Option<Sign<JobProvisioningData>> {
+        let instance = match all.iter().find(|instance| instance.id == id) {
+            Some(listed) => Some(listed.clone()),
+            None => self.instance(id).await.ok()?,
+        };
+        Some(match instance {
+            None => Sign::Lost(gone()),
+            Some(instance) => end_of(&instance).map_or(Sign::Well, Sign::Lost),
+        })
+    }
+
+    /// [`Lambda::registered_key`], which is asked for once: with many machines, lists of keys would take all requests.
+    async fn known_key(&self, key: &str) -> Result<String, ComputeError> {
+        let mut known = self.keys.lock().await;
+        if let Some(name) = known.get(key) {
+            return Ok(name.clone());
+        }
+        let name = self.registered_key(key).await?;
+        known.insert(key.to_owned(), name.clone());
+        Ok(name)
     }
 
     /// The name under which the account has the key, which is registered if it has to be. All machines with this key share it, also

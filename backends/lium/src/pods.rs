@@ -113,7 +113,12 @@ impl Lifecycle<Container> for Lium {
             .make_once(RENT_KEY, async || Ok(self.kind.env.random.uuid().to_string()))
             .await?;
         let body = rent(want, &name, &shape.id)?;
+        let was_asked = call.asked_at(POD).is_some();
         let create = async || {
+            // Keys of idempotency are not everywhere, and not for ever.
+            if was_asked && let Some(found) = self.find_pod(&name, call).await? {
+                return Ok(found);
+            }
             let rented = self.client.rent(node, &key, &body).await;
             let rented = rented.map_err(|error| not_made(&error));
             if matches!(rented, Err(ComputeError::NoCapacity(_))) {

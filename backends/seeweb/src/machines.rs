@@ -277,6 +277,11 @@ fn not_created(error: &ApiError) -> ComputeError {
     let lower = text.to_ascii_lowercase();
     let tells = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     match compute_error(error) {
+        ComputeError::Refused(_)
+            if tells(&["timeout", "timed out", "internal", "unknown error", "try again"]) =>
+        {
+            ComputeError::Unclear(text)
+        }
         ComputeError::Refused(_) if tells(&["quota", "limit", "credit"]) => ComputeError::NoQuota(text),
         ComputeError::Refused(_)
             if tells(&[

@@ -225,7 +225,8 @@ impl Client {
             ById(BTreeMap<String, Value>),
         }
         // One that is not understood hides no other.
-        let listed = |machine| serde_json::from_value::<Listed>(machine).ok();
+        let understood = |machine| serde_json::from_value::<Listed>(machine).ok();
+        let listed = |machine| understood(machine).filter(|machine| !is_over(machine));
         let servers: Servers = read(self.call("client/list", &[]).repeatable()).await?;
         Ok(match servers.virtualmachines {
             Machines::List(list) => list.into_iter().filter_map(listed).collect(),
@@ -330,9 +331,14 @@ async fn told<T: DeserializeOwned>(request: ApiRequest<'_>, refusal: StatusCode)
 
 /// Whether an answer tells of a machine, and of one that is not over.
 fn is_there(machine: &Listed) -> bool {
+    let tells = !machine.name.is_empty() || !machine.status.is_empty();
+    tells && !is_over(machine)
+}
+
+/// Whether it is kept for people only.
+fn is_over(machine: &Listed) -> bool {
     let status = machine.status.to_ascii_lowercase();
-    let tells = !machine.name.is_empty() || !status.is_empty();
-    tells && !["deleted", "terminated"].contains(&status.as_str())
+    ["deleted", "terminated"].contains(&status.as_str())
 }
 
 /// A refusal of the API itself, and not of a proxy before it, that is about what was asked for.

@@ -104,13 +104,14 @@ impl Lifecycle<Machine> for Verda {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let all = self.instances().await?;
-        let sign = |known: &Known<Machine>| {
-            let id = &known.place.as_ref()?.instance_id;
-            let instance = all.iter().find(|instance| instance.id == *id);
-            let end = instance.map_or(Some(GONE), end_of);
-            Some(end.map_or(Sign::Well, |end| Sign::Lost(end.to_owned())))
-        };
-        Ok(known.iter().map(sign).collect())
+        let mut signs = Vec::with_capacity(known.len());
+        for known in known {
+            signs.push(match &known.place {
+                None => None,
+                Some(place) => self.sign(&place.instance_id, &all).await,
+            });
+        }
+        Ok(signs)
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -173,6 +174,17 @@ impl Verda {
             .into_iter()
             .find(is_it)
             .map(|instance| Made::now(instance.id, call)))
+    }
+
+    /// What is new may not be listed yet; `None`: it could not be asked.
+    async fn sign(&self, id: &str, all: &[Instance]) -> Option<Sign<JobProvisioningData>> {
+        let listed = all.iter().find(|instance| instance.id == id).cloned();
+        let instance = match listed {
+            Some(listed) => Some(listed),
+            None => self.client.instance(id).await.ok()?,
+        };
+        let end = instance.as_ref().map_or(Some(GONE), end_of);
+        Some(end.map_or(Sign::Well, |end| Sign::Lost(end.to_owned())))
     }
 
     async fn instances(&self) -> Result<Vec<Instance>, ComputeError> {
