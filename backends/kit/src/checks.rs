@@ -20,6 +20,8 @@ const SOON: Duration = Duration::from_secs(60);
 const AWAY: &[Fault] = &[
     Fault::NotSent,
     Fault::Lost,
+    // A proxy before it does not know it.
+    Fault::Refused(404),
     Fault::Refused(429),
     Fault::Refused(500),
     Fault::DoneAndBusy,

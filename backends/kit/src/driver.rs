@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::faults::mortal;
 use crate::{Cloud, Subject};
 
 /// Longest time for anything: the clouds of the kit are never away for long.
@@ -26,7 +27,9 @@ pub struct Driver<'a> {
     pub errors: Mutex<Vec<String>>,
     /// The longest that a call took.
     longest: Mutex<Duration>,
-    /// A server was killed.
+    /// The server is killed.
+    killed: Arc<Notify>,
+    /// It was.
     died: Notify,
 }
 
@@ -55,6 +58,7 @@ impl<'a> Driver<'a> {
             backend: Mutex::new(backend),
             errors: Mutex::default(),
             longest: Mutex::default(),
+            killed: Arc::default(),
             died: Notify::new(),
         }
     }
@@ -80,8 +84,8 @@ impl<'a> Driver<'a> {
     ) -> Result<T, ComputeError> {
         let asked = Instant::now();
         let answer = tokio::select! {
-            answer = tokio::time::timeout(CALL_LIMIT, call) => answer,
-            () = self.cloud.faults().killed.notified() => {
+            answer = tokio::time::timeout(CALL_LIMIT, mortal(&self.killed, call)) => answer,
+            () = self.killed.notified() => {
                 *self.backend.lock().unwrap() = self.cloud.open();
                 self.died.notify_one();
                 return Err(ComputeError::Unclear("killed".to_owned()));

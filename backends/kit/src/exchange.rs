@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use dstack_system::task;
 
+use crate::faults::die;
 use crate::{Fault, Faults};
 
 /// What becomes of one exchange with a cloud that is not asked over HTTP.
@@ -30,10 +31,7 @@ impl Faults {
             Some(Fault::NotSent) => return Exchange::NotSent,
             Some(Fault::Lost) => return Exchange::Lost,
             Some(Fault::Refused(_)) => return Exchange::Failed,
-            Some(Fault::KilledBefore) => {
-                self.killed.notify_one();
-                return std::future::pending().await;
-            }
+            Some(Fault::KilledBefore) => return die().await,
             Some(Fault::Late(late)) => {
                 // It is on its way, whatever becomes of its caller.
                 task::spawn("late exchange", async move {
@@ -49,10 +47,7 @@ impl Faults {
             Some(Fault::AnswerLost) => Exchange::Lost,
             Some(Fault::DoneAndRefused(_) | Fault::DoneAndBusy) => Exchange::Failed,
             Some(Fault::Malformed) => Exchange::CutOff(carried),
-            Some(Fault::KilledAfter) => {
-                self.killed.notify_one();
-                std::future::pending().await
-            }
+            Some(Fault::KilledAfter) => die().await,
             _ => Exchange::Answered(carried),
         }
     }

@@ -1,8 +1,24 @@
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dstack_system::Random;
 use tokio::sync::Notify;
+
+tokio::task_local! {
+    /// What a control plane waits for that is to die while it makes a request.
+    static DEATH: Arc<Notify>;
+}
+
+/// The same, of the control plane by whose death it ends.
+pub(crate) async fn mortal<T>(death: &Arc<Notify>, call: impl Future<Output = T>) -> T {
+    DEATH.scope(Arc::clone(death), call).await
+}
+
+/// The control plane dies whose request this is. Requests of others have no end.
+pub(crate) async fn die<T>() -> T {
+    let _ = DEATH.try_with(|death| death.notify_one());
+    std::future::pending().await
+}
 
 /// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +69,6 @@ impl Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     plan: Mutex<Plan>,
-    /// The control plane is to die.
-    pub(crate) killed: Notify,
 }
 
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
+use crate::faults::die;
 use crate::{Fault, Faults};
 
 /// Carries requests to an emulated cloud in this process.
@@ -61,10 +62,7 @@ impl Transport for EmulatedTransport {
             Some(Fault::NotSent) => return Err(TransportError::NotSent("refused".to_owned())),
             Some(Fault::Lost) => return Err(TransportError::Lost("reset".to_owned())),
             Some(Fault::Refused(status)) => return Ok(answer(status, Bytes::from_static(b"no"))),
-            Some(Fault::KilledBefore) => {
-                self.faults.killed.notify_one();
-                return std::future::pending().await;
-            }
+            Some(Fault::KilledBefore) => return die().await,
             _ => {}
         }
         let router = self.router.clone();
@@ -96,10 +94,7 @@ impl Transport for EmulatedTransport {
                 let half = body.slice(..body.len() / 2);
                 Ok(answer(carried.status().as_u16(), half))
             }
-            Some(Fault::KilledAfter) => {
-                self.faults.killed.notify_one();
-                std::future::pending().await
-            }
+            Some(Fault::KilledAfter) => die().await,
             _ => Ok(carried),
         }
     }
