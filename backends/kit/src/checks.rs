@@ -20,12 +20,13 @@ const SOON: Duration = Duration::from_secs(60);
 const AWAY: &[Fault] = &[
     Fault::NotSent,
     Fault::Lost,
-    // A proxy before it does not know it.
-    Fault::Refused(404),
     Fault::Refused(429),
     Fault::Refused(500),
     Fault::DoneAndBusy,
 ];
+
+/// What a proxy answers that does not know the cloud. Where an address is configured, that may as well be wrong.
+const UNKNOWN: Fault = Fault::Refused(404);
 
 /// When what was made is listed, of a cloud that takes long: within [`LISTED_WITHIN`](dstack_compute::LISTED_WITHIN).
 const LATE_LISTED: Duration = Duration::from_secs(50);
@@ -171,7 +172,7 @@ pub async fn loss<R: Resource>(cloud: &Cloud, subject: &Subject<R>) {
     let known = subject.known(Some(place));
     let backend = cloud.open();
     let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
-    for fault in AWAY {
+    for fault in AWAY.iter().chain([&UNKNOWN]) {
         cloud.faults().from(1, LONG, *fault);
         match lifecycle.look(std::slice::from_ref(&known)).await {
             Err(error) => assert_hidden(&error),
