@@ -20,20 +20,21 @@ pub(crate) struct Args {
 
 /// The exit code is 0 when nothing was made twice, and nothing left.
 pub(crate) fn run(args: &Args) -> Result<i32> {
+    let of_backend = args
+        .backend
+        .as_ref()
+        .map(|backend| format!(" & test(/^{backend}::/)"));
+    let filter = format!("test(many_lives){}", of_backend.unwrap_or_default());
     let mut command = cargo();
     command.args([
-        "test",
+        "nextest",
+        "run",
+        "--profile",
+        "soak",
         "--package",
         "dstack-backend-conformance",
-        "--test",
-        "all",
-        "--",
     ]);
-    let backend = args.backend.as_ref().map(|backend| format!("{backend}::"));
-    command.args([
-        &format!("{}many_lives_of", backend.unwrap_or_default()),
-        "--show-output",
-    ]);
+    command.args(["--filterset", &filter]);
     command.env("DSTACK_SOAK_LIVES", args.lives.to_string());
     command.env("DSTACK_SOAK_SEED", args.seed.to_string());
     Ok(status(&mut command)?.code().unwrap_or(1))

@@ -29,7 +29,7 @@ pub struct Driver<'a> {
     longest: Mutex<Duration>,
     /// The server is killed.
     killed: Arc<Notify>,
-    /// It was.
+    /// Tells, after that, who makes something until then.
     died: Notify,
 }
 

@@ -14,6 +14,7 @@
 )] // tests
 
 pub mod checks;
+mod checks_of;
 mod cloud;
 mod containers;
 mod driver;

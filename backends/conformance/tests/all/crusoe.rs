@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, placement, reference_python, run,
-    served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, placement,
+    reference_python, run, served,
 };
 use dstack_compute::{ComputeError, Machine, OwnedKind, Placement, Sign, placement_name};
 use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
@@ -80,6 +80,26 @@ async fn one_partition() -> (Cloud, Subject<Placement>) {
     (cloud, subject)
 }
 
+async fn machines_in_two_places() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let other = Subject {
+        site: OTHER_LOCATION.to_owned(),
+        ..machine(&cloud).await
+    };
+    let subjects = vec![machine(&cloud).await, other, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+async fn partitions_in_two_places() -> (Cloud, Vec<Subject<Placement>>) {
+    let cloud = cloud();
+    let subjects = [LOCATION, OTHER_LOCATION].map(|region| placement(&cloud, region, H100));
+    (cloud, subjects.into())
+}
+
+checks_of!(machines: one_machine, machines_in_two_places);
+checks_of!(partitions: one_partition, partitions_in_two_places;
+    whole_life, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;
@@ -88,82 +108,6 @@ async fn credentials() {
 #[tokio::test(start_paused = true)]
 async fn offers() {
     checks::offers(&cloud()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    let (cloud, subject) = one_machine().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one_machine().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one_machine().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let other = Subject {
-            site: OTHER_LOCATION.to_owned(),
-            ..machine(&cloud).await
-        };
-        let subjects = vec![machine(&cloud).await, other, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_partition_lives_and_ends() {
-    let (cloud, subject) = one_partition().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_partition_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_partition).await;
-    checks::another_attempt(one_partition).await;
-    checks::left_behind(one_partition).await;
-    checks::removed_before_listed(one_partition).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn partitions_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = [LOCATION, OTHER_LOCATION].map(|region| placement(&cloud, region, H100));
-        (cloud, subjects.into())
-    })
-    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -429,16 +373,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().count(), 4);
     assert_eq!(emulator.ledger().alive(), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one_machine().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_partitions() {
-    let (cloud, subject) = one_partition().await;
-    soak(&cloud, &subject).await;
 }

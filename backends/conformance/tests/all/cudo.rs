@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, soak};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, Machine};
 use dstack_emulator_cudo::{Cudo, GPU_IMAGE, PROJECT};
@@ -40,6 +40,14 @@ async fn offers_for(cloud: &Cloud, requirements: &Value) -> Vec<Offer> {
     cloud.open().offers(&requirements).await.unwrap()
 }
 
+async fn two() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one, two);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     let cloud = cloud();
@@ -51,60 +59,6 @@ async fn credentials() {
 #[tokio::test(start_paused = true)]
 async fn offers() {
     checks::offers(&cloud()).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    let (cloud, subject) = one().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one().await;
-    soak(&cloud, &subject).await;
 }
 
 /// The cheapest combination for each place, type and number of GPUs, with its disk in the price.

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, container, reference_python, run, served, soak,
-    volume,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, container, reference_python, run,
+    served, volume,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
@@ -70,6 +70,22 @@ async fn offers_of(cloud: &Cloud, resources: Value, spot: bool) -> Vec<InstanceO
 fn with_gpus() -> Value {
     json!({"cpu": "4..", "memory": "16GB..", "disk": "100GB..", "gpu": "1.."})
 }
+
+async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
+    let cloud = cloud();
+    let subjects = vec![container(&cloud).await, container(&cloud).await];
+    (cloud, subjects)
+}
+
+async fn two_volumes() -> (Cloud, Vec<Subject<Volume>>) {
+    let cloud = cloud();
+    let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
+    (cloud, subjects)
+}
+
+checks_of!(containers: one_container, two_containers);
+checks_of!(volumes: one_volume, two_volumes;
+    whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -159,12 +175,6 @@ async fn offers_are_what_is_asked_for_within_the_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_lives_and_ends() {
-    let (cloud, subject) = one_container().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_container_is_asked_for_as_it_is_to_run() {
     let Played { emulator, cloud } = played(&json!({}));
     let mut subject = container(&cloud).await;
@@ -251,12 +261,6 @@ async fn what_does_not_start_is_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_lives_and_ends() {
-    let (cloud, subject) = one_volume().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_volume_that_exists_is_registered() {
     let cloud = cloud();
     let made = Driver::new(&cloud)
@@ -335,64 +339,6 @@ async fn what_the_reference_has_made_is_removed_whole() {
     assert_eq!(emulator.ledger().alive(), []);
 }
 
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one_container().await;
-    checks::sold_out(&cloud, &subject).await;
-    let (cloud, subject) = one_volume().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one_container().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_container_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_volume_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_thing() {
-    checks::another_attempt(one_container).await;
-    checks::another_attempt(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn things_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![container(&cloud).await, container(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_container).await;
-    checks::left_behind(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_container).await;
-    checks::removed_before_listed(one_volume).await;
-}
-
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes sandboxes and volumes.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
@@ -410,16 +356,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 5, "it made too little");
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_containers() {
-    let (cloud, subject) = one_container().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_volumes() {
-    let (cloud, subject) = one_volume().await;
-    soak(&cloud, &subject).await;
 }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times, size};
@@ -79,6 +79,44 @@ async fn gpu_machine(cloud: &Cloud, gpus: &Value) -> Subject<Machine> {
     subject
 }
 
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn one_of_amd() -> (Cloud, Subject<Machine>) {
+    let cloud = amd_cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+/// Of which there is a list of its own, and which the page is too short for.
+async fn one_with_gpus() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud_of("amddevcloud", PAGE).1;
+    let subject = gpu_machine(&cloud, &json!("MI300X:8")).await;
+    (cloud, subject)
+}
+
+async fn machines_of_both_lists() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let gpus = json!("H100:1");
+    let subjects = vec![
+        machine(&cloud).await,
+        machine(&cloud).await,
+        machine(&cloud).await,
+        gpu_machine(&cloud, &gpus).await,
+        gpu_machine(&cloud, &gpus).await,
+        gpu_machine(&cloud, &gpus).await,
+    ];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, machines_of_both_lists);
+checks_of!(machines_of_amd: one_of_amd, machines_of_both_lists; whole_life, loss, soak);
+checks_of!(machines_with_gpus: one_with_gpus, machines_of_both_lists;
+    whole_life, sold_out, loss, any_fault_anywhere, left_behind, removed_before_listed);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;
@@ -106,14 +144,6 @@ async fn regions_restrict_offers() {
     assert_eq!(regions(&cloud).await, ["fra1", "tor1"]);
     cloud.config["regions"] = json!([]);
     assert_eq!(regions(&cloud).await, [""; 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    for cloud in [cloud(), amd_cloud()] {
-        checks::whole_life(&cloud, &machine(&cloud).await).await;
-        checks::whole_life(&cloud, &gpu_machine(&cloud, &json!("H100:1")).await).await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,12 +181,6 @@ async fn memory_of_a_gpu_is_not_that_of_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let cloud = cloud();
-    checks::sold_out(&cloud, &machine(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_account_may_have_so_many() {
     let (emulator, cloud) = digitalocean();
     emulator.limit(0);
@@ -185,14 +209,6 @@ async fn what_is_listed_late_is_waited_for() {
     let made = Driver::new(&cloud).make(&machine(&cloud).await).await;
     made.unwrap();
     assert_eq!(emulator.ledger().count(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    for cloud in [cloud(), amd_cloud()] {
-        checks::loss(&cloud, &machine(&cloud).await).await;
-        checks::loss(&cloud, &gpu_machine(&cloud, &json!("H100:1")).await).await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,69 +243,6 @@ async fn a_machine_that_is_busy_is_ended_later() {
     assert_eq!(backend.remove_owned(&owned).await.unwrap(), Removal::Gone);
 }
 
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud_of("amddevcloud", PAGE).1;
-        let subject = gpu_machine(&cloud, &json!("MI300X:8")).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-/// With and without GPUs: they stand in different lists.
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let gpus = json!("H100:1");
-        let subjects = vec![
-            machine(&cloud).await,
-            machine(&cloud).await,
-            machine(&cloud).await,
-            gpu_machine(&cloud, &gpus).await,
-            gpu_machine(&cloud, &gpus).await,
-            gpu_machine(&cloud, &gpus).await,
-        ];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    for gpus in [json!(0), json!("H100:1")] {
-        checks::left_behind(async || {
-            let cloud = cloud();
-            let subject = gpu_machine(&cloud, &gpus).await;
-            (cloud, subject)
-        })
-        .await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    for gpus in [json!(0), json!("H100:1")] {
-        checks::removed_before_listed(async || {
-            let cloud = cloud_of("digitalocean", PAGE).1;
-            let subject = gpu_machine(&cloud, &gpus).await;
-            (cloud, subject)
-        })
-        .await;
-    }
-}
-
 /// By its own calls, not by ours: what only our own code has met proves little.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
@@ -318,11 +271,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         14,
         "one of each size and region, twice"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    for cloud in [cloud(), amd_cloud()] {
-        soak(&cloud, &machine(&cloud).await).await;
-    }
 }

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, reference_python, run, served,
-    soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, reference_python, run,
+    served, soak,
 };
 use dstack_compute::{ComputeError, Known, Machine, Removal, Sign};
 use dstack_emulator_hotaisle::{
@@ -65,6 +65,24 @@ async fn offers_of(cloud: &Cloud) -> Vec<InstanceOfferWithAvailability> {
 fn names(offers: &[InstanceOfferWithAvailability]) -> Vec<&str> {
     offers.iter().map(|offer| offer.instance.name.as_str()).collect()
 }
+
+async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+async fn two_servers() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = servers();
+    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+// What is forgotten before it is described cannot be found: there is no `left_behind` of virtual machines, and no `soak`.
+checks_of!(machines: one_machine, two_machines;
+    whole_life, sold_out, loss, any_fault_anywhere, another_attempt, neighbours, removed_before_listed);
+checks_of!(servers: one_server, two_servers;
+    whole_life, sold_out, loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -137,13 +155,6 @@ async fn servers_have_the_time_that_an_installation_takes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_live_and_end() {
-    for (cloud, subject) in [one_machine().await, one_server().await] {
-        checks::whole_life(&cloud, &subject).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_server_is_reached_by_its_public_port() {
     let (cloud, subject) = one_server().await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
@@ -156,13 +167,6 @@ async fn a_server_is_reached_by_its_public_port() {
         (&data["bare_metal"], &data["ip_address"]),
         (&json!(true), &json!("192.168.1.100"))
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    for (cloud, subject) in [one_machine().await, one_server().await] {
-        checks::sold_out(&cloud, &subject).await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,13 +194,6 @@ async fn refusals_are_told_apart() {
     assert!(error.len() <= 600 && !error.contains('\n'), "{error}");
     let error = refused(vec![server_size(1)], 400, "insufficient resources").await;
     assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    for (cloud, subject) in [one_machine().await, one_server().await] {
-        checks::loss(&cloud, &subject).await;
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -501,51 +498,6 @@ async fn machines_that_are_made_late_are_told_apart() {
     drivers[0].remove(&first.known(Some(made.unwrap())), &first).await;
     drivers[1].remove(&second.known(Some(later)), &second).await;
     assert_eq!(emulator.ledger().alive(), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_machine_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_server_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_server).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_one() {
-    checks::another_attempt(one_machine).await;
-    checks::another_attempt(one_server).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn those_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-    checks::neighbours(async || {
-        let cloud = servers();
-        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-/// Virtual machines carry no mark until they are described, right after they were made: those that are left behind in between, with all
-/// that was noted of them lost, are told from those of others by nobody.
-#[tokio::test(start_paused = true)]
-async fn a_server_that_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_server).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_machine).await;
-    checks::removed_before_listed(one_server).await;
 }
 
 /// The reference's own code against this cloud: `reference.py` makes one of each, waits for it and removes it.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, machine, reference_python, run, served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine};
@@ -74,6 +74,18 @@ async fn one_with_gpu() -> (Cloud, Subject<Machine>) {
 async fn offers_of(cloud: &Cloud, requirements: &Requirements) -> Vec<InstanceOfferWithAvailability> {
     cloud.open().offers(requirements).await.unwrap()
 }
+
+async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud_in(CHENNAI);
+    let first = machine(&cloud).await;
+    cloud.region = None;
+    let subjects = vec![first, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, machines_in_two_regions);
+checks_of!(machines_with_gpus: one_with_gpu, machines_in_two_regions;
+    whole_life, sold_out, loss, any_fault_anywhere);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -152,13 +164,6 @@ async fn nodes_that_reach_each_other_are_where_there_is_a_network() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_live_and_end() {
-    for (cloud, subject) in [one_machine().await, one_with_gpu().await] {
-        checks::whole_life(&cloud, &subject).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_region_is_asked_at_its_own_host() {
     for (region, host) in [
         (NOIDA, "backendn."),
@@ -180,13 +185,6 @@ async fn a_region_is_asked_at_its_own_host() {
                 checks::whole_life(&cloud, &machine(&cloud).await).await;
             }
         }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    for (cloud, subject) in [one_machine().await, one_with_gpu().await] {
-        checks::sold_out(&cloud, &subject).await;
     }
 }
 
@@ -279,12 +277,6 @@ async fn what_is_listed_late_is_not_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one_machine().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_account_with_ten_keys_is_told_so() {
     let emulator = JarvisLabs::new(CANARY, sizes());
     let cloud = cloud_of(emulator.clone());
@@ -310,50 +302,6 @@ async fn keys_of_machines_of_the_reference_go_with_them() {
     place.backend_data = Some(json!({"ssh_key_ids": [id, "9999"]}).to_string());
     driver.remove(&subject.known(Some(place)), &subject).await;
     assert_eq!(emulator.key_names().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    for (cloud, subject) in [one_machine().await, one_with_gpu().await] {
-        checks::loss(&cloud, &subject).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_with_a_gpu_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_with_gpu).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let mut cloud = cloud_in(CHENNAI);
-        let first = machine(&cloud).await;
-        cloud.region = None;
-        let subjects = vec![first, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_machine).await;
 }
 
 /// The reference's own code against this cloud: `reference.py` makes one of each, waits for it and removes it.

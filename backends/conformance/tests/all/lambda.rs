@@ -2,10 +2,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
 };
 use dstack_catalog::{Filter, builtin};
-use dstack_compute::{ComputeError, Sign};
+use dstack_compute::{ComputeError, Machine, Sign};
 use dstack_emulator_lambda::{Lambda, Size, Times, USUAL};
 use dstack_model::instances::InstanceAvailability;
 use dstack_units::CpuArchitecture;
@@ -45,6 +45,14 @@ fn cloud_of(emulator: Lambda) -> Cloud {
 fn cloud() -> Cloud {
     cloud_of(Lambda::new(CANARY, sizes()))
 }
+
+async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, two_machines);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -87,18 +95,6 @@ async fn what_is_free_is_told_for_each_region() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    let cloud = cloud();
-    checks::whole_life(&cloud, &machine(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let cloud = cloud();
-    checks::sold_out(&cloud, &machine(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn refusals_are_told_apart() {
     for (status, code) in [
         (400, "global/quota-exceeded"),
@@ -118,12 +114,6 @@ async fn refusals_are_told_apart() {
         };
         assert!(is_expected, "{code}: {error:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let cloud = cloud();
-    checks::loss(&cloud, &machine(&cloud).await).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,40 +204,10 @@ async fn servers_that_register_a_key_at_once_share_it() {
     assert_eq!(emulator.key_names().len(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_machine).await;
-}
-
 async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_machine).await;
 }
 
 /// The reference's own code against this cloud: `reference.py` makes a machine, waits for it and removes it.
@@ -276,10 +236,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 2);
     assert_eq!(emulator.key_names().len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one_machine().await;
-    soak(&cloud, &subject).await;
 }

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, reference_python, run, served,
-    soak, volume,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, reference_python,
+    run, served, volume,
 };
 use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Volume, VolumeRequest};
 use dstack_emulator_lium::Lium;
@@ -88,6 +88,23 @@ async fn one_volume() -> (Cloud, Subject<Volume>) {
     let subject = volume(&cloud, &volume_config());
     (cloud, subject)
 }
+
+async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
+    let cloud = cloud();
+    let subjects = vec![container(&cloud).await, container(&cloud).await];
+    (cloud, subjects)
+}
+
+async fn two_volumes() -> (Cloud, Vec<Subject<Volume>>) {
+    let cloud = cloud();
+    let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
+    (cloud, subjects)
+}
+
+checks_of!(containers: one_container, two_containers;
+    sold_out, loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+checks_of!(volumes: one_volume, two_volumes;
+    whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -215,12 +232,6 @@ async fn what_cannot_be_had_is_told_apart() {
     subject.want.workload.privileged = true;
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_volume_lives_and_ends() {
-    let (cloud, subject) = one_volume().await;
-    checks::whole_life(&cloud, &subject).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -361,76 +372,6 @@ async fn many_pods_at_once_make_no_more_calls_than_they_may() {
     futures_util::future::join_all(lives).await;
     let ledger = emulator.ledger();
     assert_eq!((ledger.count(), ledger.alive()), (64, Vec::new()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_containers() {
-    let (cloud, subject) = one_container().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_volumes() {
-    let (cloud, subject) = one_volume().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one_container().await;
-    checks::sold_out(&cloud, &subject).await;
-    let (cloud, subject) = one_volume().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one_container().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_container_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_volume_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_thing() {
-    checks::another_attempt(one_container).await;
-    checks::another_attempt(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn things_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![container(&cloud).await, container(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![volume(&cloud, &volume_config()), volume(&cloud, &volume_config())];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_container).await;
-    checks::left_behind(one_volume).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_container).await;
-    checks::removed_before_listed(one_volume).await;
 }
 
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes pods and volumes.

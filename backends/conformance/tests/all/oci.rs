@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, soak};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_oci::{ENCRYPTED_KEY, FINGERPRINT, HOME, KEY, OTHER, Oci, PENDING, TENANCY, USER};
@@ -123,6 +123,20 @@ async fn machine_of(cloud: &Cloud, shape: &str, spot: bool) -> Subject<Machine> 
     subject
 }
 
+async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = prepared(&[HOME, OTHER]);
+    let subjects = vec![
+        machine_in(&mut cloud, HOME).await,
+        machine_in(&mut cloud, OTHER).await,
+        machine_in(&mut cloud, HOME).await,
+    ];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, machines_in_two_regions; whole_life, sold_out, loss, soak);
+checks_of!(machines_with_a_network: another_machine, machines_in_two_regions;
+    any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     let mut cloud = cloud().await;
@@ -137,24 +151,6 @@ async fn offers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    let (cloud, subject) = one_machine().await;
-    checks::whole_life(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one_machine().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one_machine().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_region_that_is_away_hides_no_other() {
     let mut cloud = cloud().await;
     let subjects = [
@@ -162,11 +158,6 @@ async fn a_region_that_is_away_hides_no_other() {
         machine_in(&mut cloud, OTHER).await,
     ];
     checks::a_place_away(&cloud, &subjects, OTHER).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(another_machine).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -192,35 +183,6 @@ async fn whichever_answer_is_lost_one_network_and_one_machine_are_made() {
         }
     }
     panic!("a life of more requests");
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(another_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let mut cloud = prepared(&[HOME, OTHER]);
-        let subjects = vec![
-            machine_in(&mut cloud, HOME).await,
-            machine_in(&mut cloud, OTHER).await,
-            machine_in(&mut cloud, HOME).await,
-        ];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(another_machine).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(another_machine).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -424,10 +386,4 @@ async fn profiles_of_this_machine_are_taken() {
         };
         assert_eq!(*fields, [["creds", "profile"]]);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one_machine().await;
-    soak(&cloud, &subject).await;
 }

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, checks, machine, reference_python, run, served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
 };
-use dstack_compute::{Backend, Call, ComputeError, Journal, MachineRequest, Removal, Sign};
+use dstack_compute::{Backend, Call, ComputeError, Journal, Machine, MachineRequest, Removal, Sign};
 use dstack_emulator_seeweb::{Plan, Seeweb, Times};
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
@@ -36,6 +36,23 @@ fn seeweb() -> (Arc<Seeweb>, Cloud) {
 fn cloud() -> Cloud {
     seeweb().1
 }
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud();
+    let mut subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    cloud.region = Some("it-mi2");
+    subjects.push(machine(&cloud).await);
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, machines_in_two_regions;
+    loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -160,12 +177,6 @@ async fn what_is_listed_late_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let cloud = cloud();
-    checks::loss(&cloud, &machine(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_others_have_deleted_is_lost_at_once_and_gone_later() {
     let (emulator, cloud) = seeweb();
     let subject = machine(&cloud).await;
@@ -191,58 +202,6 @@ async fn what_others_have_deleted_is_lost_at_once_and_gone_later() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let mut cloud = cloud();
-        let mut subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        cloud.region = Some("it-mi2");
-        subjects.push(machine(&cloud).await);
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
 /// By its own calls, not by ours: what only our own code has met proves little.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
@@ -266,11 +225,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 4, "one of each plan and region");
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    soak(&cloud, &subject).await;
 }

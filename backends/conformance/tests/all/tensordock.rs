@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, checks, machine, soak};
-use dstack_compute::{ComputeError, Removal, Sign};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, soak};
+use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_tensordock::{Host, TensorDock};
 use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
@@ -52,6 +52,23 @@ fn tensordock_of(hosts: Vec<Host>) -> (Arc<TensorDock>, Cloud) {
 fn cloud() -> Cloud {
     tensordock().1
 }
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn machines_in_two_places() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud();
+    let mut subjects = vec![machine(&cloud).await];
+    cloud.region = Some("canada");
+    subjects.push(machine(&cloud).await);
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_machine, machines_in_two_places;
+    loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -141,12 +158,6 @@ async fn what_is_listed_late_is_waited_for() {
     assert_eq!(emulator.ledger().count(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let cloud = cloud();
-    checks::loss(&cloud, &machine(&cloud).await).await;
-}
-
 /// As they are when the account has nothing left.
 #[tokio::test(start_paused = true)]
 async fn what_was_deleted_is_lost() {
@@ -164,58 +175,6 @@ async fn what_was_deleted_is_lost() {
         assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
         assert_eq!(backend.remove_owned(&owned).await.unwrap(), removal, "{after}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let mut cloud = cloud();
-        let mut subjects = vec![machine(&cloud).await];
-        cloud.region = Some("canada");
-        subjects.push(machine(&cloud).await);
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(async || {
-        let cloud = cloud();
-        let subject = machine(&cloud).await;
-        (cloud, subject)
-    })
-    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, soak};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container,
+};
 use dstack_compute::{ComputeError, Container, MountedFolder, Sign};
 use dstack_emulator_vastai::VastAi;
 use dstack_model::decode::decode_strict;
@@ -104,6 +106,14 @@ async fn names(cloud: &Cloud, requirements: &Requirements) -> Vec<String> {
         .map(|offer| name(offer.instance.resources.spot, &offer.instance.name))
         .collect()
 }
+
+async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
+    let cloud = cloud();
+    let subjects = vec![container(&cloud).await, container(&cloud).await];
+    (cloud, subjects)
+}
+
+checks_of!(containers: one_container, two_containers);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -365,12 +375,6 @@ async fn an_odd_instance_is_read_as_far_as_it_can_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_lives_and_ends() {
-    let cloud = cloud();
-    checks::whole_life(&cloud, &container(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_container_is_asked_for_as_it_is_to_run() {
     let Played { emulator, cloud } = played(&json!({}));
     let subject = container(&cloud).await;
@@ -440,56 +444,8 @@ async fn what_cannot_be_had_is_told_apart() {
     assert_eq!(emulator.ledger().count(), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let cloud = cloud();
-    checks::sold_out(&cloud, &container(&cloud).await).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let cloud = cloud();
-    checks::loss(&cloud, &container(&cloud).await).await;
-}
-
 async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_container() {
-    checks::another_attempt(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn containers_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![container(&cloud).await, container(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_container).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_containers() {
-    let (cloud, subject) = one_container().await;
-    soak(&cloud, &subject).await;
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, soak};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::{ComputeError, Machine, OwnedKind, Removal, Sign};
 use dstack_emulator_verda::{CLIENT_ID, Size, Verda};
@@ -77,6 +77,15 @@ async fn offer_for(cloud: &Cloud, requirements: &Value) -> Offer {
     all.into_iter().find(is_free).unwrap()
 }
 
+async fn two() -> (Cloud, Vec<Subject<Machine>>) {
+    let cloud = cloud();
+    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
+    (cloud, subjects)
+}
+
+checks_of!(machines: one, two;
+    sold_out, loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     for kind in ["verda", "datacrunch"] {
@@ -103,48 +112,6 @@ async fn a_machine_lives_and_ends() {
         checks::whole_life(&cloud, &subject).await;
         assert_eq!(emulator.left_disks(), [""; 0], "its disk went with it");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    let (cloud, subject) = one().await;
-    checks::sold_out(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    let (cloud, subject) = one().await;
-    checks::loss(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let cloud = cloud();
-        let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one).await;
 }
 
 /// A gateway says that it is not found, or that there is no way to a token: only a list without it is believed.
@@ -358,10 +325,4 @@ async fn states_that_are_not_the_end_are_waited_for() {
     }
     // Verda does not tell which disks those had that it could not start: they are in the trash.
     assert_eq!(emulator.left_disks().len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one().await;
-    soak(&cloud, &subject).await;
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, machine, reference_python, run, served,
-    soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, reference_python, run,
+    served,
 };
 use dstack_compute::{Backend, Call, ComputeError, Journal, Machine, Removal, Sign, Step};
 use dstack_emulator_vultr::{Addresses, Pace, Vultr};
@@ -62,6 +62,17 @@ async fn offers_for(cloud: &Cloud, resources: &Value) -> Vec<Offer> {
     cloud.open().offers(&requirements).await.unwrap()
 }
 
+async fn machines_of_both_kinds() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud();
+    let mut subjects = vec![machine(&cloud).await];
+    subjects.extend(both(&mut cloud).await);
+    (cloud, subjects)
+}
+
+checks_of!(machines: one_vm, machines_of_both_kinds);
+checks_of!(machines_of_bare_metal: one_of_metal, machines_of_both_kinds;
+    whole_life, sold_out, loss, any_fault_anywhere, another_attempt, left_behind, removed_before_listed, soak);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;
@@ -72,72 +83,12 @@ async fn offers() {
     checks::offers(&cloud()).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_machine_lives_and_ends() {
-    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
-        checks::whole_life(&cloud, &subject).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_to_be_had() {
-    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
-        checks::sold_out(&cloud, &subject).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_breaks_is_seen() {
-    for (cloud, subject) in [one_vm().await, one_of_metal().await] {
-        checks::loss(&cloud, &subject).await;
-    }
-}
-
 /// Each kind has a list of its own.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_away_says_nothing() {
     let mut cloud = cloud();
     let subjects = both(&mut cloud).await;
     checks::a_place_away(&cloud, &subjects, "bare-metals").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_nothing_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_vm).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn whatever_happens_no_bare_metal_is_made_twice_or_left() {
-    checks::any_fault_anywhere(one_of_metal).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(one_vm).await;
-    checks::another_attempt(one_of_metal).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn machines_of_others_are_neither_taken_nor_ended() {
-    checks::neighbours(async || {
-        let mut cloud = cloud();
-        let mut subjects = vec![machine(&cloud).await];
-        subjects.extend(both(&mut cloud).await);
-        (cloud, subjects)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_found_and_ended() {
-    checks::left_behind(one_vm).await;
-    checks::left_behind(one_of_metal).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_removed_before_it_is_listed_is_not_left() {
-    checks::removed_before_listed(one_vm).await;
-    checks::removed_before_listed(one_of_metal).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -403,16 +354,4 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines() {
-    let (cloud, subject) = one_vm().await;
-    soak(&cloud, &subject).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_lives_of_machines_of_bare_metal() {
-    let (cloud, subject) = one_of_metal().await;
-    soak(&cloud, &subject).await;
 }
