@@ -404,8 +404,8 @@ const KEPT_AS_SOLD: &[(&str, &str)] = &[
         "use client::{Client, ImageGroup};\nuse offers::Sold;\n",
     ),
     (
-        "            kinds: Cached::new(",
-        "            sold: Cached::new(",
+        "            kinds: Cached::of_offers(",
+        "            sold: Cached::of_offers(",
     ),
     (
         "    kinds: Cached<Vec<InstanceKind>>,\n",

@@ -148,11 +148,14 @@ impl Client {
             timeout: Duration::from_secs(30),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::CloudRift, BASE, limits)?;
-        let client = client.with_secret_header(HeaderName::from_static("x-api-key"), api_key);
-        Ok(Self(client.map_err(|_| {
-            "the API key has characters that no key has".to_owned()
-        })?))
+        let client = env.api_with_key(
+            BackendType::CloudRift,
+            BASE,
+            limits,
+            HeaderName::from_static("x-api-key"),
+            api_key,
+        )?;
+        Ok(Self(client))
     }
 
     /// A call that changes nothing: it is made again when it fails.

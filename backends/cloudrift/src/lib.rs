@@ -22,12 +22,6 @@ use dstack_model::runs::Requirements;
 
 use client::{Client, ImageGroup, InstanceKind};
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// The kind of backends for CloudRift.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
     Kind::of(CloudRiftKind { env })
@@ -70,12 +64,11 @@ impl CloudKind for CloudRiftKind {
     }
 
     fn open(kind: Kind<Self>, config: CloudRiftConfig) -> Result<Arc<dyn Backend>, String> {
-        let clock = || Arc::clone(&kind.env.clock);
         Ok(Arc::new(CloudRift {
             client: kind.client(&config)?,
             regions: config.regions,
-            kinds: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
-            images: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
+            kinds: Cached::of_offers(&kind.env),
+            images: Cached::of_offers(&kind.env),
             kind,
         }))
     }

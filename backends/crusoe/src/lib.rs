@@ -13,7 +13,6 @@ mod placements;
 mod signing;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind, compute_error, configure_error};
@@ -30,12 +29,6 @@ use http::StatusCode;
 
 use client::{Client, Quota};
 use signing::secret_bytes;
-
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for Crusoe.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -102,12 +95,11 @@ impl CloudKind for CrusoeKind {
     }
 
     fn open(kind: Kind<Self>, config: CrusoeConfig) -> Result<Arc<dyn Backend>, String> {
-        let clock = || Arc::clone(&kind.env.clock);
         Ok(Arc::new(Crusoe {
             client: Client::new(&kind.env, &config)?,
             regions: config.regions,
-            rows: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
-            quotas: Cached::new(clock(), OFFERS_LIFETIME, STALE_LIFETIME),
+            rows: Cached::of_offers(&kind.env),
+            quotas: Cached::of_offers(&kind.env),
             kind,
         }))
     }

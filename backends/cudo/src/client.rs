@@ -69,7 +69,6 @@ pub(crate) struct Image {
     pub(crate) size_gib: i64,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Vm {
@@ -165,10 +164,15 @@ impl Client {
             timeout: Duration::from_secs(30),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Cudo, BASE, limits)?;
-        let client = client.with_secret_header(AUTHORIZATION, &format!("Bearer {api_key}"));
+        let client = env.api_with_key(
+            BackendType::Cudo,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Bearer {api_key}"),
+        )?;
         Ok(Self {
-            api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            api: client,
             project: project.to_owned(),
         })
     }

@@ -11,7 +11,6 @@ mod machines;
 mod offers;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
@@ -26,12 +25,6 @@ use http::StatusCode;
 use client::Client;
 use images::Images;
 use offers::Sold;
-
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for Cudo.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -79,12 +72,11 @@ impl CloudKind for CudoKind {
     }
 
     fn open(kind: Kind<Self>, config: CudoConfig) -> Result<Arc<dyn Backend>, String> {
-        let clock = Arc::clone(&kind.env.clock);
         Ok(Arc::new(Cudo {
             client: kind.client(&config)?,
             regions: config.regions,
-            sold: Cached::new(Arc::clone(&clock), OFFERS_LIFETIME, STALE_LIFETIME),
-            images: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
+            sold: Cached::of_offers(&kind.env),
+            images: Cached::of_offers(&kind.env),
             kind,
         }))
     }

@@ -65,7 +65,7 @@ pub(crate) struct Sandbox {
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) name: String,
-    /// The region.
+    /// Its region, as the API calls it.
     #[serde(default)]
     pub(crate) target: String,
     #[serde(default)]
@@ -120,10 +120,9 @@ pub(crate) struct SshAccess {
 impl Client {
     pub(crate) fn new(env: &Env, api_key: &str) -> Result<Self, String> {
         let authorization = format!("Bearer {api_key}");
-        let api = env.api(BackendType::Daytona, BASE, LIMITS)?;
-        let api = api.with_secret_header(AUTHORIZATION, &authorization);
+        let api = env.api_with_key(BackendType::Daytona, BASE, LIMITS, AUTHORIZATION, &authorization)?;
         Ok(Self {
-            api: api.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            api,
             billing: env.api(BackendType::Daytona, BILLING_BASE, LIMITS)?,
             transport: Arc::clone(&env.transport),
             elsewhere: env.endpoints.get(&BackendType::Daytona).cloned(),

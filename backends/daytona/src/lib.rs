@@ -29,12 +29,6 @@ use dstack_model::runs::Requirements;
 use client::Client;
 use offers::Facts;
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// Permissions without which a key cannot be used.
 const NEEDED_PERMISSIONS: &[&str] = &["delete:sandboxes", "read:limits", "write:sandboxes"];
 
@@ -114,7 +108,7 @@ impl CloudKind for DaytonaKind {
         Ok(Arc::new(Daytona {
             client: kind.client(&config)?,
             regions: config.regions.filter(|regions| !regions.is_empty()),
-            facts: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            facts: Cached::of_offers(&kind.env),
             kind,
         }))
     }

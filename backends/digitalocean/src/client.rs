@@ -34,10 +34,10 @@ pub(crate) struct Client(ApiClient);
 #[derive(Debug, Deserialize)]
 pub(crate) struct Size {
     pub(crate) slug: String,
-    /// MiB.
+    /// In MiB.
     pub(crate) memory: f64,
     pub(crate) vcpus: i64,
-    /// GiB.
+    /// Of the first disk, in GiB.
     pub(crate) disk: f64,
     pub(crate) price_hourly: f64,
     /// Where it can be made now.
@@ -93,7 +93,6 @@ pub(crate) struct Project {
     pub(crate) name: String,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Droplet {
     pub(crate) id: i64,
@@ -162,11 +161,8 @@ impl Client {
             timeout: Duration::from_secs(30),
             ..ApiLimits::default()
         };
-        let client = env.api(kind, base, limits)?;
-        let client = client.with_secret_header(AUTHORIZATION, &format!("Bearer {api_key}"));
-        Ok(Self(client.map_err(|_| {
-            "the API key has characters that no key has".to_owned()
-        })?))
+        let client = env.api_with_key(kind, base, limits, AUTHORIZATION, &format!("Bearer {api_key}"))?;
+        Ok(Self(client))
     }
 
     /// Whether the key is one, and may read what machines need.

@@ -11,7 +11,6 @@ mod offers;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
@@ -24,12 +23,6 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
 use client::Client;
-
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for DigitalOcean.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -90,7 +83,7 @@ impl<C: DropletConfig> DropletKind<C> {
             title: C::TITLE,
             project: project.filter(|name| !name.is_empty()),
             regions,
-            rows: Cached::new(Arc::clone(&self.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            rows: Cached::of_offers(&self.env),
             kind,
         })
     }

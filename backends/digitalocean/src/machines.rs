@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, apt_install, bare_key, cloud_config, compute_error, machine_place, not_asked};
+use dstack_backend::{
+    Made, apt_install, bare_key, cloud_config, compute_error, machine_place, not_asked, one_line,
+};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -261,9 +263,6 @@ fn not_created(error: &ApiError) -> ComputeError {
     }
 }
 
-/// Longest part of an error that is shown, in bytes.
-const LONGEST_MESSAGE: usize = 600;
-
 /// Errors are `{"id": ..., "message": ...}`.
 fn message(body: &str) -> String {
     let read: Option<serde_json::Value> = serde_json::from_str(body).ok();
@@ -271,10 +270,7 @@ fn message(body: &str) -> String {
         .as_ref()
         .and_then(|read| read.get("message"))
         .and_then(|told| told.as_str());
-    let told = told.unwrap_or(body).trim();
-    told.get(..told.floor_char_boundary(LONGEST_MESSAGE))
-        .unwrap_or_default()
-        .to_owned()
+    one_line(told.unwrap_or(body))
 }
 
 /// The address at which it is reached; `None`: not yet.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use dstack_backend::Env;
 use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
+use http::header::AUTHORIZATION;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -116,11 +117,15 @@ impl Client {
             timeout: Duration::from_secs(60),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::HotAisle, BASE, limits)?;
-        let header = HeaderName::from_static("authorization");
-        let client = client.with_secret_header(header, &format!("Token {api_key}"));
+        let client = env.api_with_key(
+            BackendType::HotAisle,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Token {api_key}"),
+        )?;
         Ok(Self {
-            api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            api: client,
             team: format!("teams/{team}"),
         })
     }

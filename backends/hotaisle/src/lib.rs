@@ -27,12 +27,6 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 use client::Client;
 use naming::Naming;
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// How long a server may take until its agent answers: its operating system is installed first.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(55 * 60);
 
@@ -106,7 +100,7 @@ impl CloudKind for HotAisleKind {
             client: kind.client(&config)?,
             regions: config.regions,
             sells_bare_metal: config.bare_metal == Some(true),
-            rows: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            rows: Cached::of_offers(&kind.env),
             naming: Naming::default(),
             kind,
         }))

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error, look_by_place, machine_place, not_asked};
+use dstack_backend::{Made, compute_error, look_by_place, machine_place, not_asked, one_line};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -32,9 +32,6 @@ const END_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pause where another virtual machine is still made.
 const TURN_INTERVAL: Duration = Duration::from_secs(3);
-
-/// Longest part of an answer that is shown.
-const SHOWN: usize = 600;
 
 /// What the place of a machine has besides, as dstack 0.22.5 writes and reads it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -328,7 +325,7 @@ impl HotAisle {
                 (_, Some(StatusCode::NOT_FOUND)) => Ok(Removal::Underway { again: END_INTERVAL }),
                 (Kind::BareMetal, Some(StatusCode::BAD_REQUEST)) => Err(ComputeError::InUse(format!(
                     "Hot Aisle releases the server when the time is over that it is paid for: {}",
-                    said(&error)
+                    one_line(error.body())
                 ))),
                 _ => Err(compute_error(&error)),
             },
@@ -393,15 +390,9 @@ fn gone() -> String {
     "Hot Aisle does not have the machine any more".to_owned()
 }
 
-/// What Hot Aisle said, in one line of bounded length.
-fn said(error: &ApiError) -> String {
-    let line = error.body().split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(SHOWN).collect()
-}
-
 /// What a refusal to make a virtual machine means.
 fn virtual_refusal(error: &ApiError) -> ComputeError {
-    let text = said(error);
+    let text = one_line(error.body());
     let is_about_number = text.to_ascii_lowercase().contains("maximum");
     match error.status() {
         Some(StatusCode::NOT_FOUND) => ComputeError::NoCapacity(text),
@@ -412,7 +403,7 @@ fn virtual_refusal(error: &ApiError) -> ComputeError {
 
 /// What a refusal to reserve a server means. A 403 is of the team's limit, or of a role that the key lacks.
 fn server_refusal(error: &ApiError) -> ComputeError {
-    let text = said(error);
+    let text = one_line(error.body());
     let says = |word: &str| text.to_ascii_lowercase().contains(word);
     match error.status() {
         Some(StatusCode::NOT_FOUND) => ComputeError::NoCapacity(text),

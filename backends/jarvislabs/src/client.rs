@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dstack_backend::{Env, compute_error};
+use dstack_backend::{Env, compute_error, one_line};
 use dstack_compute::ComputeError;
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
+use http::header::AUTHORIZATION;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -160,7 +161,6 @@ pub(crate) struct SshKey {
     pub(crate) ssh_key: Option<String>,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Instance {
     #[serde(deserialize_with = "id")]
@@ -252,10 +252,13 @@ impl Client {
             ..ApiLimits::default()
         };
         let client = |base: &str| {
-            let client = env.api(BackendType::JarvisLabs, base, limits)?;
-            let header = HeaderName::from_static("authorization");
-            let client = client.with_secret_header(header, &format!("Bearer {api_key}"));
-            client.map_err(|_| "the API key has characters that no key has".to_owned())
+            env.api_with_key(
+                BackendType::JarvisLabs,
+                base,
+                limits,
+                AUTHORIZATION,
+                &format!("Bearer {api_key}"),
+            )
         };
         let regions = REGIONS.iter().map(|(name, base)| Ok((*name, client(base)?)));
         Ok(Self {
@@ -405,20 +408,11 @@ fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
         Err(Failure::Api(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
             match serde_json::from_str(error.body()) {
                 Ok(Value::Object(_)) => Ok(None),
-                _ => Err(Failure::Api(malformed(brief(&error.to_string())))),
+                _ => Err(Failure::Api(malformed(one_line(&error.to_string())))),
             }
         }
         answer => answer.map(Some),
     }
-}
-
-/// Longest text of the vendor that is told further.
-const LONGEST_TEXT: usize = 600;
-
-/// One line, not too long.
-pub(crate) fn brief(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words.join(" ").chars().take(LONGEST_TEXT).collect()
 }
 
 /// A number or a text.
@@ -433,7 +427,7 @@ pub(crate) fn text_of(value: &Value) -> String {
 fn message_of(body: &str) -> String {
     match serde_json::from_str(body) {
         Ok(answer) => told(&answer),
-        Err(_) => brief(body),
+        Err(_) => one_line(body),
     }
 }
 
@@ -446,7 +440,7 @@ fn told(answer: &Value) -> String {
         value => Some(text_of(value)),
     });
     let text = texts.find(|text| !text.is_empty());
-    brief(&text.unwrap_or_else(|| answer.to_string()))
+    one_line(&text.unwrap_or_else(|| answer.to_string()))
 }
 
 #[cfg(test)]
@@ -465,7 +459,6 @@ mod tests {
             assert_eq!(message_of(&body.to_string()), text);
         }
         assert_eq!(message_of(" no \n<br> more\n"), "no <br> more");
-        assert_eq!(message_of(&"x".repeat(9_000)).len(), LONGEST_TEXT);
     }
 
     #[test]

@@ -25,12 +25,6 @@ use tokio::sync::Mutex;
 
 use client::{Client, is_region, region_names};
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// How long the keys of the account are taken for known.
 const KEYS_LIFETIME: Duration = Duration::from_secs(60);
 
@@ -89,7 +83,7 @@ impl CloudKind for JarvisLabsKind {
         Ok(Arc::new(JarvisLabs {
             client: kind.client(&config)?,
             regions: config.regions,
-            rows: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            rows: Cached::of_offers(&kind.env),
             keys: Cached::new(Arc::clone(&kind.env.clock), KEYS_LIFETIME, Duration::ZERO),
             registering: Mutex::default(),
             kind,

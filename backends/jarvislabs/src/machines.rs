@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{bare_key, machine_place, not_asked};
+use dstack_backend::{bare_key, machine_place, not_asked, one_line};
 use dstack_compute::{
     Call, ComputeError, Known, Lifecycle, Machine, MachineRequest, Owned, OwnedKind, OwnedMark, Removal,
     Sign, Step,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::JarvisLabs;
-use crate::client::{Failure, Instance, Template, all_regions, brief, is_region};
+use crate::client::{Failure, Instance, Template, all_regions, is_region};
 use crate::offers::SMALLEST_DISK;
 
 /// Longest name of a machine.
@@ -336,7 +336,7 @@ fn end_of(instance: &Instance) -> Option<String> {
 }
 
 fn failure_text(error: Option<&str>) -> String {
-    let why = error.map_or_else(String::new, |text| format!(": {}", brief(text)));
+    let why = error.map_or_else(String::new, |text| format!(": {}", one_line(text)));
     format!("JarvisLabs could not create the machine{why}")
 }
 

@@ -45,12 +45,6 @@ use client::Cluster;
 use homes::Home;
 use offers::Capacity;
 
-/// How long what nodes have is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// What could not be had is not tried again for so long, as in dstack 0.22.5.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(60);
 
@@ -99,7 +93,7 @@ impl CloudKind for KubernetesKind {
     fn open(kind: Kind<Self>, config: KubernetesConfig) -> Result<Arc<dyn Backend>, String> {
         let known = |cluster| Known {
             cluster,
-            capacity: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            capacity: Cached::of_offers(&kind.env),
             failures: RecentFailures::new(Arc::clone(&kind.env.clock), FAILURE_LIFETIME),
             random: kind.env.random.clone(),
         };

@@ -6,7 +6,8 @@ use std::time::Duration;
 use dstack_backend::Env;
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
-use http::{HeaderName, StatusCode};
+use http::StatusCode;
+use http::header::AUTHORIZATION;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -135,11 +136,15 @@ impl Client {
             timeout: Duration::from_secs(60),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Lambda, BASE, limits)?;
-        let header = HeaderName::from_static("authorization");
-        let client = client.with_secret_header(header, &format!("Bearer {api_key}"));
+        let client = env.api_with_key(
+            BackendType::Lambda,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Bearer {api_key}"),
+        )?;
         Ok(Self {
-            api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            api: client,
             next: Mutex::new(Instant::now()),
             next_launch: Mutex::new(Instant::now()),
         })

@@ -26,12 +26,6 @@ use tokio::sync::Mutex;
 
 use client::{Client, Instance, TypeInfo};
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// How long the list of instances serves all machines that are being made: the API takes one request a second.
 const LIST_LIFETIME: Duration = Duration::from_secs(10);
 
@@ -80,7 +74,7 @@ impl CloudKind for LambdaKind {
         Ok(Arc::new(Lambda {
             client: kind.client(&config)?,
             regions: config.regions,
-            types: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            types: Cached::of_offers(&kind.env),
             listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
             keys: Mutex::default(),
             kind,

@@ -69,10 +69,15 @@ impl Client {
             timeout: Duration::from_secs(30),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Lium, BASE, limits)?;
-        let client = client.with_secret_header(HeaderName::from_static("x-api-key"), api_key);
+        let client = env.api_with_key(
+            BackendType::Lium,
+            BASE,
+            limits,
+            HeaderName::from_static("x-api-key"),
+            api_key,
+        )?;
         Ok(Self {
-            api: client.map_err(|_| "the API key has characters that no key has".to_owned())?,
+            api: client,
             next: Mutex::new(Instant::now()),
         })
     }

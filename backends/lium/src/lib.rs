@@ -28,12 +28,6 @@ use dstack_model::runs::Requirements;
 
 use client::{Client, Pod};
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// How long the list of pods serves all that start or end: an account may make 60 calls in a minute.
 const LIST_LIFETIME: Duration = Duration::from_secs(9);
 
@@ -80,7 +74,7 @@ impl CloudKind for LiumKind {
         Ok(Arc::new(Lium {
             client: kind.client(&config)?,
             regions: config.regions.filter(|regions| !regions.is_empty()),
-            nodes: Cached::new(Arc::clone(&kind.env.clock), OFFERS_LIFETIME, STALE_LIFETIME),
+            nodes: Cached::of_offers(&kind.env),
             listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
             kind,
         }))

@@ -34,12 +34,6 @@ use network::Network;
 use offers::Domains;
 use signing::{Account, is_region};
 
-/// How long what is free is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// The kind of backends for OCI.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
     Arc::new(OciKind { env })
@@ -95,7 +89,6 @@ impl BackendKind for OciKind {
         if let Some(region) = regions.iter().find(|region| !is_region(region)) {
             return Err(ComputeError::Configuration(format!("regions: {region} is none")));
         }
-        let clock = Arc::clone(&self.env.clock);
         Ok(Arc::new(Oci {
             client: Client::new(&self.env, account),
             regions,
@@ -103,7 +96,7 @@ impl BackendKind for OciKind {
                 .compartment_id
                 .ok_or_else(|| wrong("compartment_id is not set"))?,
             experimental: config.experimental_instance_types.unwrap_or_default(),
-            stock: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
+            stock: Cached::of_offers(&self.env),
             images: Mutex::default(),
             networks: Mutex::default(),
             kind: self.clone(),

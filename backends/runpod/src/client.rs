@@ -189,11 +189,14 @@ impl Client {
             timeout: Duration::from_secs(45),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Runpod, BASE, limits)?;
-        let client = client.with_secret_header(AUTHORIZATION, &format!("Bearer {api_key}"));
-        Ok(Self(client.map_err(|_| {
-            "the API key has characters that no key has".to_owned()
-        })?))
+        let client = env.api_with_key(
+            BackendType::Runpod,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Bearer {api_key}"),
+        )?;
+        Ok(Self(client))
     }
 
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {

@@ -29,10 +29,10 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) cpu: Value,
-    /// MiB.
+    /// In MiB.
     #[serde(default)]
     pub(crate) ram: Value,
-    /// GB.
+    /// In GB.
     #[serde(default)]
     pub(crate) disk: Value,
     #[serde(default)]
@@ -83,7 +83,6 @@ pub(crate) struct AccountKey {
     pub(crate) label: String,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Server {
     /// By what it is known; the vendor makes it up.
@@ -193,11 +192,14 @@ impl Client {
             timeout: Duration::from_secs(30),
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Seeweb, BASE, limits)?;
-        let client = client.with_secret_header(HeaderName::from_static("x-apitoken"), api_token);
-        Ok(Self(client.map_err(|_| {
-            "the API token has characters that no token has".to_owned()
-        })?))
+        let client = env.api_with_key(
+            BackendType::Seeweb,
+            BASE,
+            limits,
+            HeaderName::from_static("x-apitoken"),
+            api_token,
+        )?;
+        Ok(Self(client))
     }
 
     /// Whether the token is one.

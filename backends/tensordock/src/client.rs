@@ -77,9 +77,9 @@ pub(crate) struct Networking {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Specs {
     pub(crate) cpu: Resource,
-    /// GB.
+    /// In GB.
     pub(crate) ram: Resource,
-    /// GB.
+    /// In GB.
     pub(crate) storage: Resource,
     /// By model, such as `geforcertx4090-pcie-24gb`.
     #[serde(default, deserialize_with = "understood")]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dstack_backend::{Cached, Env, compute_error};
+use dstack_backend::{Cached, Env, compute_error, one_line};
 use dstack_compute::ComputeError;
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
@@ -21,9 +21,6 @@ const MOST_PAGES: usize = 400;
 
 /// How often a call is sent again that came too early: others may use the account too.
 const MOST_REPETITIONS: usize = 20;
-
-/// Characters of a text of others that is shown.
-const LONGEST_TEXT: usize = 600;
 
 /// Longest time to wait for the calls before: who would have to wait longer comes again then.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
@@ -150,9 +147,13 @@ impl Client {
             parallel: 4,
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::VastAi, BASE, limits)?;
-        let client = client.with_secret_header(AUTHORIZATION, &format!("Bearer {api_key}"));
-        let api = client.map_err(|_| "the API key has characters that no key has".to_owned())?;
+        let api = env.api_with_key(
+            BackendType::VastAi,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Bearer {api_key}"),
+        )?;
         Ok(Self { api, account })
     }
 
@@ -293,7 +294,7 @@ impl Client {
             true => Ok(()),
             false => Err(malformed(format!(
                 "it did not destroy instance {id}: {}",
-                line(&answer.to_string())
+                one_line(&answer.to_string())
             ))),
         }
     }
@@ -342,10 +343,4 @@ fn of_key(error: ApiError) -> ApiError {
         },
         error => error,
     }
-}
-
-/// What somebody else wrote, in one line of bounded length.
-pub(crate) fn line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.chars().take(LONGEST_TEXT).collect()
 }

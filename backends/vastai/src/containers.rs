@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::Made;
+use dstack_backend::{Made, one_line};
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
     Owned, OwnedKind, OwnedMark, Removal, Sign, Step,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::VastAi;
-use crate::client::{Instance, line};
+use crate::client::Instance;
 use crate::requests::{Outcome, outcome, rent_request};
 
 const CONTRACT: &str = "contract";
@@ -223,7 +223,7 @@ fn end_of(instance: &Instance) -> Option<String> {
     }
     match instance.actual_status.as_deref() {
         Some("created") if said.contains(NOT_STARTED) => {
-            Some(format!("the host cannot start the container: {}", line(said)))
+            Some(format!("the host cannot start the container: {}", one_line(said)))
         }
         Some("exited") => Some("the container has ended on Vast.ai".to_owned()),
         _ => None,

@@ -1,12 +1,10 @@
 //! What an offer is accepted with, and what the answers mean.
 
-use dstack_backend::compute_error;
+use dstack_backend::{compute_error, one_line};
 use dstack_compute::{CONTAINER_SSH_PORT, ComputeError, ContainerRequest, RegistryLogin};
 use dstack_http::ApiError;
 use http::StatusCode;
 use serde_json::{Value, json};
-
-use crate::client::line;
 
 /// The registry of images that name none.
 const DEFAULT_REGISTRY: &str = "docker.io";
@@ -133,8 +131,8 @@ impl Said {
     fn of(answer: &Value) -> Self {
         let field = |name: &str| answer.get(name).filter(|value| !value.is_null());
         let text = |name: &str| match field(name) {
-            Some(Value::String(text)) => line(text),
-            Some(other) => line(&other.to_string()),
+            Some(Value::String(text)) => one_line(text),
+            Some(other) => one_line(&other.to_string()),
             None => String::new(),
         };
         Self {

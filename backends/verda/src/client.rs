@@ -25,7 +25,6 @@ pub(crate) struct Client {
     tokens: Tokens,
 }
 
-/// A machine.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Instance {
     pub(crate) id: String,

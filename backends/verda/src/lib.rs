@@ -14,7 +14,6 @@ mod token;
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind, configure_error};
@@ -31,12 +30,6 @@ use http::StatusCode;
 
 use client::Client;
 use offers::Free;
-
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The kind of backends for Verda.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -110,12 +103,11 @@ impl<C: Account> CloudKind for VerdaKind<C> {
     }
 
     fn open(kind: Kind<Self>, config: C) -> Result<Arc<dyn Backend>, String> {
-        let clock = Arc::clone(&kind.env.clock);
         Ok(Arc::new(Verda {
             client: Client::new(&kind.env, C::KIND, config.creds())?,
             regions: config.regions().map(<[String]>::to_vec),
             catalog: Arc::clone(&kind.env.catalog),
-            free: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
+            free: Cached::of_offers(&kind.env),
             kind: Box::new(kind),
         }))
     }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, compute_error, machine_place};
+use dstack_backend::{Made, compute_error, machine_place, one_line};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -24,9 +24,6 @@ const IMAGE: &str = "2404f580-1300-1111-82b3-f199fb9b701b";
 const OLDER_IMAGE: &str = "2088da25-bb0d-41cc-a191-dccae45d96fd";
 
 const OLDER_GPUS: [&str; 2] = ["V100", "A6000"];
-
-/// Longest part of an answer that is shown.
-const SHOWN: usize = 600;
 
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -266,9 +263,7 @@ fn not_created(error: &ApiError, has_new_key: bool) -> ComputeError {
 /// The vendor's codes tell why. Only its own words are believed: gateways answer 503 too.
 pub(crate) fn not_made(error: &ApiError) -> ComputeError {
     let answer = told(error);
-    let line = format!("{} ({})", answer.message, answer.code);
-    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text: String = line.chars().take(SHOWN).collect();
+    let text = one_line(&format!("{} ({})", answer.message, answer.code));
     match answer.code.as_str() {
         "insufficient_funds" => ComputeError::NoQuota(text),
         "service_unavailable" if answer.message.contains("Not enough resources") => {

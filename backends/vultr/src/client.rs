@@ -115,7 +115,7 @@ pub(crate) struct NewServer<'a> {
     pub(crate) region: &'a str,
     pub(crate) plan: &'a str,
     pub(crate) label: &'a str,
-    /// Base64.
+    /// For cloud-init, in Base64.
     pub(crate) user_data: String,
     pub(crate) attach_vpc: [&'a str; 1],
     #[serde(flatten)]
@@ -138,11 +138,14 @@ impl Client {
             parallel: 5,
             ..ApiLimits::default()
         };
-        let client = env.api(BackendType::Vultr, BASE, limits)?;
-        let client = client.with_secret_header(AUTHORIZATION, &format!("Bearer {api_key}"));
-        Ok(Self(client.map_err(|_| {
-            "the API key has characters that no key has".to_owned()
-        })?))
+        let client = env.api_with_key(
+            BackendType::Vultr,
+            BASE,
+            limits,
+            AUTHORIZATION,
+            &format!("Bearer {api_key}"),
+        )?;
+        Ok(Self(client))
     }
 
     /// Whether the key is one.

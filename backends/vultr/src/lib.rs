@@ -28,12 +28,6 @@ use dstack_units::Time;
 
 use client::{Client, PlanType, Vpc};
 
-/// How long what can be had is taken for true.
-const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
-
-/// How long old answers serve where there are no new ones.
-const STALE_LIFETIME: Duration = Duration::from_secs(600);
-
 /// The kind of backends for Vultr.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
     Kind::of(VultrKind { env })
@@ -79,11 +73,10 @@ impl CloudKind for VultrKind {
     }
 
     fn open(kind: Kind<Self>, config: VultrConfig) -> Result<Arc<dyn Backend>, String> {
-        let clock = Arc::clone(&kind.env.clock);
         Ok(Arc::new(Vultr {
             client: kind.client(&config)?,
             regions: config.regions,
-            sold: Cached::new(clock, OFFERS_LIFETIME, STALE_LIFETIME),
+            sold: Cached::of_offers(&kind.env),
             making_network: tokio::sync::Mutex::default(),
             networks: Mutex::default(),
             kind,

@@ -7,6 +7,12 @@ use dstack_system::clock::SharedClock;
 use dstack_units::Time;
 use tokio::sync::Mutex;
 
+use crate::Env;
+
+/// How long what a vendor has to sell is taken for true (as in dstack 0.22.5), and how long after that where there is no newer answer.
+const OFFERS_LIFETIME: Duration = Duration::from_secs(180);
+const STALE_OFFERS_LIFETIME: Duration = Duration::from_secs(600);
+
 /// An answer of a cloud that holds for a while: of those who ask at the same time, one fetches it.
 #[derive(Debug)]
 pub struct Cached<T> {
@@ -28,6 +34,11 @@ impl<T: Send + Sync> Cached<T> {
             known: StdMutex::new(None),
             fetching: Mutex::const_new(()),
         }
+    }
+
+    /// For what a vendor has to sell: three minutes, and ten more where it does not answer.
+    pub fn of_offers(env: &Env) -> Self {
+        Self::new(Arc::clone(&env.clock), OFFERS_LIFETIME, STALE_OFFERS_LIFETIME)
     }
 
     /// The answer, fetched if it is too old.

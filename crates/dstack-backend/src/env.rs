@@ -7,6 +7,7 @@ use dstack_model::backends::BackendType;
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
 use reqwest::Url;
+use reqwest::header::HeaderName;
 
 /// What backends are handed instead of reaching for it.
 #[derive(Debug, Clone)]
@@ -34,5 +35,22 @@ impl Env {
             None => Url::parse(base).map_err(|error| format!("{base} is no URL: {error}"))?,
         };
         Ok(ApiClient::new(Arc::clone(&self.transport), url, limits))
+    }
+
+    /// As [`Env::api`], with a header in which the key is.
+    ///
+    /// # Errors
+    /// `base` is no URL, or the value cannot be sent in a header.
+    pub fn api_with_key(
+        &self,
+        backend: BackendType,
+        base: &str,
+        limits: ApiLimits,
+        header: HeaderName,
+        value: &str,
+    ) -> Result<ApiClient, String> {
+        let client = self.api(backend, base, limits)?;
+        let client = client.with_secret_header(header, value);
+        client.map_err(|_| "the key has characters that no key has".to_owned())
     }
 }

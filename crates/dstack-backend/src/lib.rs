@@ -15,6 +15,7 @@ mod kind;
 mod look;
 mod made;
 mod offers;
+mod one_line;
 mod place;
 
 pub use api::{compute_error, configure_error, not_asked};
@@ -27,4 +28,5 @@ pub use kind::{CloudKind, Kind};
 pub use look::look_by_place;
 pub use made::Made;
 pub use offers::{find_offers, offers_in, vendor_offers};
+pub use one_line::one_line;
 pub use place::machine_place;

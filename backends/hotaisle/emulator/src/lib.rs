@@ -51,9 +51,9 @@ pub const USUAL: Times = Times {
 /// Machines of one size that the cloud has.
 #[derive(Debug, Clone)]
 pub struct Size {
-    /// Whole servers.
+    /// Whether these are whole servers, and not virtual machines.
     pub is_bare_metal: bool,
-    /// How many.
+    /// How many are free when nothing is made yet.
     pub quantity: usize,
     /// In cents an hour.
     pub price: i64,
@@ -78,7 +78,7 @@ pub fn virtual_size(gpus: i64, quantity: usize) -> Size {
     }
 }
 
-/// Servers.
+/// So many servers with eight GPUs.
 pub fn server_size(quantity: usize) -> Size {
     Size {
         is_bare_metal: true,
@@ -120,7 +120,7 @@ struct Cloud {
     reservations: usize,
     /// What making is refused with.
     refusal: Option<(u16, &'static str)>,
-    /// Installations fail.
+    /// Whether installations of servers fail.
     fails: bool,
     /// Lists of what is free fail, of this kind.
     away: Option<&'static str>,
