@@ -1,0 +1,695 @@
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{Cloud, Driver, Fault, Subject, checks, checks_of, machine};
+use dstack_compute::config::BackendConfig;
+use dstack_compute::{ComputeError, ConfigureError, Machine, Sign};
+use dstack_emulator_gcp::{
+    CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN,
+};
+use dstack_model::decode::decode_strict;
+use dstack_model::instances::InstanceAvailability;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+/// As Google's console gives it.
+fn key(more: &Value) -> Value {
+    let mut key = json!({"type": "service_account", "project_id": PROJECT, "private_key_id": KEY_ID, "private_key": KEY,
+        "client_email": EMAIL, "client_id": "1", "token_uri": "https://oauth2.googleapis.com/token"});
+    extend(&mut key, more);
+    json!({"type": "service_account", "filename": "key.json", "data": key.to_string()})
+}
+
+fn extend(value: &mut Value, more: &Value) {
+    let fields = value.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+}
+
+fn config(more: &Value) -> Value {
+    let mut config =
+        json!({"type": "gcp", "project_id": PROJECT, "regions": [HOME, OTHER], "creds": key(&json!({}))});
+    extend(&mut config, more);
+    config
+}
+
+fn cloud_with(more: &Value) -> (Cloud, Gcp) {
+    let emulator = Gcp::default();
+    let refused = vec![
+        (
+            config(
+                &json!({"creds": key(&json!({"client_email": "other@a-project.iam.gserviceaccount.com"}))}),
+            ),
+            &["creds.data"][..],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"private_key_id": "another"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"private_key": "no key"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"type": "external_account"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": {"type": "service_account", "filename": "", "data": "{"}})),
+            &["creds.data"],
+        ),
+        (config(&json!({"project_id": "no-project"})), &["creds.data"]),
+    ];
+    let cloud = Cloud::new(
+        Arc::new(emulator.clone()),
+        dstack_backend_gcp::kind,
+        config(more),
+        refused,
+    );
+    (cloud, emulator)
+}
+
+fn cloud() -> Cloud {
+    cloud_with(&json!({})).0
+}
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
+    cloud.region = Some(region);
+    let subject = machine(cloud).await;
+    cloud.region = None;
+    subject
+}
+
+async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud();
+    let subjects = vec![
+        machine_in(&mut cloud, HOME).await,
+        machine_in(&mut cloud, OTHER).await,
+        machine_in(&mut cloud, HOME).await,
+    ];
+    (cloud, subjects)
+}
+
+async fn offers_of(cloud: &Cloud, more: &Value) -> Vec<InstanceOfferWithAvailability> {
+    let mut all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB..", "gpu": "0.."}});
+    extend(&mut all, more);
+    let requirements: Requirements = decode_strict(&all).unwrap();
+    cloud.open().offers(&requirements).await.unwrap()
+}
+
+/// A machine of a type in the first region.
+async fn machine_of(cloud: &Cloud, machine_type: &str, spot: bool) -> Subject<Machine> {
+    let offers = offers_of(cloud, &json!({"spot": spot})).await;
+    let mut subject = machine(cloud).await;
+    let mut found = offers
+        .into_iter()
+        .filter(|offer| offer.instance.name == machine_type && &*offer.region == HOME);
+    subject.want.offer = found.next().unwrap_or_else(|| panic!("no {machine_type}"));
+    subject.site = HOME.to_owned();
+    subject
+}
+
+async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureError> {
+    let config = BackendConfig::read(config).unwrap();
+    let stored = cloud.kind.configure("main", &config).await?;
+    Ok(serde_json::from_str(&stored.config).unwrap())
+}
+
+checks_of!(machines: one_machine, machines_in_two_regions);
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_that_is_away_hides_no_other() {
+    let mut cloud = cloud();
+    let subjects = [
+        machine_in(&mut cloud, HOME).await,
+        machine_in(&mut cloud, OTHER).await,
+    ];
+    checks::a_place_away(&cloud, &subjects, OTHER).await;
+}
+
+/// The environment of a process cannot be changed: others of this test have the credentials.
+#[tokio::test(start_paused = true)]
+async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
+    let name = "gcp::the_credentials_of_this_machine_are_taken_where_that_is_configured";
+    let Some(what) = dstack_system::env::var("DSTACK_TEST_GCP_CREDENTIALS") else {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials.json");
+        let login = |token: &str| json!({"type": "authorized_user", "client_id": "1", "client_secret": CLIENT_SECRET, "refresh_token": token});
+        let data = key(&json!({}))["data"].as_str().unwrap().to_owned();
+        for (what, text) in [
+            ("good", Some(login(REFRESH_TOKEN).to_string())),
+            ("good", Some(data)),
+            ("good", None),
+            ("bad", Some(login("another").to_string())),
+            ("bad", Some("no JSON".to_owned())),
+        ] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", name, "--nocapture"]).env_clear();
+            command
+                .env("DSTACK_TEST_GCP_CREDENTIALS", what)
+                .env("HOME", folder.path());
+            if let Some(text) = &text {
+                fs_err::write(&file, text).unwrap();
+                command.env("GOOGLE_APPLICATION_CREDENTIALS", &file);
+            }
+            let output = command.output().unwrap();
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(
+                output.status.success() && shown.contains("1 passed"),
+                "{what} {text:?}: {output:?}"
+            );
+        }
+        return;
+    };
+    let (cloud, emulator) = cloud_with(&json!({"creds": {"type": "default"}}));
+    emulator.has_metadata();
+    match what.as_str() {
+        "good" => {
+            configure(&cloud, &cloud.config).await.unwrap();
+        }
+        _ => {
+            let error = configure(&cloud, &cloud.config).await.unwrap_err();
+            let ConfigureError::Credentials { fields, .. } = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(*fields, [["creds"]]);
+            assert!(!format!("{error:?}").contains(CLIENT_SECRET), "{error:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_used_until_shortly_before_its_end() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let backend = cloud.open();
+    for _ in 0..3 {
+        backend.inventory().await.unwrap();
+    }
+    assert_eq!(emulator.tokens(), 1);
+    tokio::time::sleep(Duration::from_secs(3400)).await;
+    backend.inventory().await.unwrap();
+    assert_eq!(emulator.tokens(), 2);
+    // One that was revoked is replaced after the first refusal.
+    emulator.revoke();
+    let error = backend.inventory().await.unwrap_err();
+    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+    backend.inventory().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_is_checked_in_each_of_its_regions() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.add_network("private", &[(HOME, "one"), (HOME, "two"), (OTHER, "three")]);
+    emulator.add_network("small", &[(HOME, "only")]);
+    for good in [
+        json!({}),
+        json!({"vpc_name": "private", "subnetworks": {HOME: "two"}}),
+        json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}),
+        json!({"public_ips": false, "nat_check": false}),
+    ] {
+        let stored = configure(&cloud, &config(&good)).await.unwrap();
+        assert_eq!(stored["regions"], json!([HOME, OTHER]));
+    }
+    for (bad, expected) in [
+        (
+            json!({"regions": null}),
+            "no subnetwork in northamerica-northeast1",
+        ),
+        (
+            json!({"vpc_name": "small"}),
+            "the VPC small has no subnetwork in europe-west4",
+        ),
+        (
+            json!({"vpc_name": "none"}),
+            "the VPC none has no subnetwork in us-central1",
+        ),
+        (
+            json!({"vpc_name": "private", "subnetworks": {HOME: "three"}}),
+            "no subnetwork three in us-central1",
+        ),
+        (
+            json!({"subnetworks": {HOME: "two"}}),
+            "`vpc_name` must be specified",
+        ),
+        (
+            json!({"vpc_name": "private", "subnetworks": {"us-east1": "x"}}),
+            "for regions not in `regions`: [\"us-east1\"]",
+        ),
+        (json!({"vpc_project_id": "nobody"}), "there is no project nobody"),
+        (
+            json!({"public_ips": false}),
+            "no Cloud NAT in [\"us-central1\", \"europe-west4\"]",
+        ),
+        (json!({"tags": {"Team": "x"}}), "`Team`"),
+        (json!({"vpc_name": "../x"}), "no name of Google's"),
+        (json!({"roce_vpcs": ["a", "b"]}), "`roce_vpcs`"),
+    ] {
+        match configure(&cloud, &config(&bad)).await.unwrap_err() {
+            ConfigureError::Invalid(text) => assert!(text.contains(expected), "{bad}: {text}"),
+            other @ ConfigureError::Credentials { .. } => panic!("{bad}: {other:?}"),
+        }
+    }
+    emulator.add_nat(HOME);
+    emulator.add_nat(OTHER);
+    configure(&cloud, &config(&json!({"public_ips": false})))
+        .await
+        .unwrap();
+    emulator.disable("compute");
+    let error = configure(&cloud, &config(&json!({}))).await.unwrap_err();
+    let ConfigureError::Credentials { details, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(details.unwrap().contains("Enable it by visiting"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers_are_of_regions_and_tell_zones_and_quotas() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.set_quota(HOME, "NVIDIA_L4_GPUS", 4.0, 3.0);
+    emulator.set_quota(HOME, "PREEMPTIBLE_NVIDIA_L4_GPUS", 16.0, 0.0);
+    let offers = offers_of(&cloud, &json!({})).await;
+    assert!(offers.iter().all(|offer| [HOME, OTHER].contains(&&*offer.region)));
+    let told = |machine_type: &str, region: &str, spot: bool| {
+        let mut found = offers.iter().filter(|offer| {
+            let instance = &offer.instance;
+            instance.name == machine_type && &*offer.region == region && instance.resources.spot == spot
+        });
+        let offer = found.next().unwrap_or_else(|| panic!("{machine_type}"));
+        assert!(found.next().is_none(), "{machine_type} is offered twice");
+        (offer.availability, offer.availability_zones.clone().unwrap())
+    };
+    let (availability, zones) = told("e2-standard-2", HOME, false);
+    assert_eq!(availability, InstanceAvailability::Unknown);
+    assert!(
+        zones.len() > 1 && zones.iter().all(|zone| zone.starts_with("us-central1-")),
+        "{zones:?}"
+    );
+    assert_eq!(
+        told("g2-standard-4", HOME, false).0,
+        InstanceAvailability::Unknown
+    );
+    assert_eq!(
+        told("g2-standard-24", HOME, false).0,
+        InstanceAvailability::NoQuota
+    );
+    assert_eq!(
+        told("g2-standard-24", HOME, true).0,
+        InstanceAvailability::Unknown
+    );
+    assert_eq!(
+        told("g2-standard-4", OTHER, false).0,
+        InstanceAvailability::NoQuota
+    );
+    assert_eq!(
+        told("a3-megagpu-8g", HOME, false).0,
+        InstanceAvailability::Unknown
+    );
+    // Types of any size with another number of GPUs are others.
+    let with_t4 = offers
+        .iter()
+        .filter(|offer| offer.instance.name == "n1-standard-8" && &*offer.region == HOME);
+    let mut counts: Vec<usize> = with_t4
+        .filter(|offer| !offer.instance.resources.spot && offer.instance.resources.gpus[0].name == "T4")
+        .map(|offer| offer.instance.resources.gpus.len())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 2, 4]);
+    let names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
+    assert!(
+        !names
+            .iter()
+            .any(|name| name.starts_with("v5litepod") || name.starts_with("n1-standard-1-")),
+        "{names:?}"
+    );
+    let is_in_advance = |offer: &InstanceOfferWithAvailability| {
+        offer.backend_data.get("is_dws_calendar_mode") == Some(&json!(true))
+    };
+    assert!(!offers.iter().any(is_in_advance));
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_made_as_they_were_asked_for() {
+    let (cloud, emulator) = cloud_with(
+        &json!({"tags": {"team": "admins"}, "vm_service_account": "jobs@a-project.iam.gserviceaccount.com"}),
+    );
+    for metric in ["NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS", "NVIDIA_V100_GPUS"] {
+        emulator.set_quota(HOME, metric, 8.0, 0.0);
+    }
+    for (machine_type, spot, image, disk) in [
+        ("e2-standard-2", false, "dstack-0-14", "pd-balanced"),
+        ("e2-standard-2", true, "dstack-0-14", "pd-balanced"),
+        ("c4-standard-2", false, "dstack-0-14", "hyperdisk-balanced"),
+        ("g2-standard-4", false, "dstack-cuda-0-14", "pd-balanced"),
+    ] {
+        let subject = machine_of(&cloud, machine_type, spot).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        let asked = emulator.asked().pop().unwrap();
+        let zone = place.availability_zone.clone().unwrap();
+        assert_eq!(asked["name"], subject.marks.name(63));
+        assert_eq!(place.instance_id, subject.marks.name(63));
+        assert_eq!(
+            asked["scheduling"]["provisioningModel"] == "SPOT",
+            spot,
+            "{machine_type}"
+        );
+        let boot = &asked["disks"][0]["initializeParams"];
+        assert_eq!(
+            boot["sourceImage"],
+            format!("projects/dstack/global/images/{image}")
+        );
+        assert_eq!(boot["diskType"], format!("zones/{zone}/diskTypes/{disk}"));
+        assert_eq!(boot["diskSizeGb"], "100");
+        assert_eq!(asked["labels"]["team"], "admins", "administrators override users");
+        assert_eq!(asked["labels"]["owner"], "dstack");
+        assert_eq!(asked["tags"]["items"], json!(["dstack-runner-instance"]));
+        assert_eq!(
+            asked["serviceAccounts"][0]["email"],
+            "jobs@a-project.iam.gserviceaccount.com"
+        );
+        let items = asked["metadata"]["items"].as_array().unwrap();
+        assert!(
+            items[0]["value"].as_str().unwrap().starts_with("#cloud-config\n"),
+            "{items:?}"
+        );
+        assert!(
+            items[1]["value"]
+                .as_str()
+                .unwrap()
+                .starts_with("ubuntu:ssh-ed25519 "),
+            "{items:?}"
+        );
+        let interface = &asked["networkInterfaces"][0];
+        assert_eq!(
+            interface["network"],
+            format!("projects/{PROJECT}/global/networks/default")
+        );
+        assert_eq!(interface["accessConfigs"][0]["type"], "ONE_TO_ONE_NAT");
+        assert_eq!(place.hostname.as_deref(), Some("203.0.113.70"));
+        assert_eq!(place.internal_ip.as_deref(), Some("10.128.0.2"));
+        assert_eq!(place.backend_data, Some(json!({"zone": zone}).to_string()));
+        assert_eq!((place.username.as_str(), place.ssh_port), ("ubuntu", Some(22)));
+    }
+    let rules = emulator.firewalls();
+    let [rule] = rules.as_slice() else {
+        panic!("{rules:?}")
+    };
+    assert_eq!(
+        rule["name"],
+        format!("dstack-ssh-in-projects-{PROJECT}-global-networks-default")
+    );
+    assert_eq!(rule["targetTags"], json!(["dstack-runner-instance"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gpus_that_do_not_come_with_the_type_are_asked_for() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.set_quota(HOME, "NVIDIA_T4_GPUS", 4.0, 0.0);
+    let offers = offers_of(
+        &cloud,
+        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "T4:2"}}),
+    )
+    .await;
+    let mut subject = machine(&cloud).await;
+    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
+    subject.site = HOME.to_owned();
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    let zone = place.availability_zone.unwrap();
+    let accelerator = format!("projects/{PROJECT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4");
+    assert_eq!(
+        asked["guestAccelerators"],
+        json!([{"acceleratorCount": 2, "acceleratorType": accelerator}])
+    );
+    assert_eq!(asked["scheduling"], json!({"onHostMaintenance": "TERMINATE"}));
+    // Its driver is of before Turing.
+    emulator.set_quota(HOME, "NVIDIA_V100_GPUS", 4.0, 0.0);
+    let offers = offers_of(
+        &cloud,
+        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "V100:1"}}),
+    )
+    .await;
+    subject = machine(&cloud).await;
+    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
+    subject.site = HOME.to_owned();
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(
+        asked["disks"][0]["initializeParams"]["sourceImage"],
+        "projects/dstack/global/images/dstack-cuda-0-10"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_many_interfaces_have_their_networks() {
+    let extra: Vec<String> = (1..=8).map(|number| format!("gpu-{number}")).collect();
+    let (cloud, emulator) = cloud_with(&json!({"extra_vpcs": extra, "roce_vpcs": ["rdma"]}));
+    for name in &extra {
+        emulator.add_network(name, &[(HOME, name)]);
+    }
+    let subnets: Vec<String> = (1..=8).map(|number| format!("rdma-{number}")).collect();
+    let all: Vec<(&str, &str)> = subnets.iter().map(|name| (HOME, name.as_str())).collect();
+    let subject = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    let interfaces = asked["networkInterfaces"].as_array().unwrap();
+    assert_eq!(interfaces.len(), 9);
+    assert!(
+        interfaces.iter().all(|one| one["nicType"] == "GVNIC"),
+        "{interfaces:?}"
+    );
+    assert_eq!(
+        interfaces[8]["subnetwork"],
+        format!("projects/{PROJECT}/regions/{HOME}/subnetworks/gpu-8")
+    );
+    assert_eq!(
+        asked["disks"][0]["initializeParams"]["sourceImage"],
+        "projects/dstack/global/images/dstack-a3mega-5"
+    );
+    let user_data = asked["metadata"]["items"][0]["value"].as_str().unwrap();
+    assert!(user_data.contains("nccl-plugin-gpudirecttcpx-dev"), "{user_data}");
+
+    // Of a network for RDMA, only trying tells in which zone it is.
+    let mut with_rdma = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    let mut instance = (*with_rdma.want.offer.instance).clone();
+    instance.name = "a4-highgpu-8g".to_owned();
+    for gpu in &mut instance.resources.gpus {
+        gpu.name = "B200".to_owned();
+        gpu.memory_mib = 180 * 1024;
+    }
+    with_rdma.want.offer.instance = Arc::new(instance);
+    with_rdma.want.offer.availability_zones =
+        Some(vec!["us-central1-a".to_owned(), "us-central1-b".to_owned()]);
+    let error = Driver::new(&cloud).make(&with_rdma).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Configuration(text) if text.contains("has 0")),
+        "{error:?}"
+    );
+    emulator.add_rdma_network("rdma", "us-central1-b", &all);
+    tokio::time::sleep(Duration::from_secs(121)).await;
+    let place = Driver::new(&cloud).make(&with_rdma).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-b"));
+    let asked = emulator.asked().pop().unwrap();
+    let interfaces = asked["networkInterfaces"].as_array().unwrap();
+    let kinds: Vec<&str> = interfaces
+        .iter()
+        .map(|one| one["nicType"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, [&["GVNIC"; 2][..], &["MRDMA"; 8][..]].concat());
+    assert_eq!(asked["guestAccelerators"][0]["acceleratorCount"], 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() {
+    let (cloud, emulator) =
+        cloud_with(&json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.hostname.as_deref(), Some("10.128.0.2"));
+    assert!(!place.public_ip_enabled);
+    assert_eq!(emulator.firewalls(), Vec::<Value>::new());
+    let asked = emulator.asked().pop().unwrap();
+    let interface = &asked["networkInterfaces"][0];
+    assert_eq!(
+        interface["subnetwork"],
+        format!("projects/{HOST_PROJECT}/regions/{HOME}/subnetworks/shared-{HOME}")
+    );
+    assert_eq!(interface.get("accessConfigs"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn zones_are_tried_one_after_the_other() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    assert!(zones.len() > 2, "{zones:?}");
+    emulator.fill(&zones[0]);
+    emulator.lack(&zones[1], "e2-standard-2");
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
+    for zone in &zones {
+        emulator.fill(zone);
+    }
+    let mut subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::NoCapacity(text) if text.contains("does not have enough resources")),
+        "{error:?}"
+    );
+    subject.want.offer.availability_zones = Some(Vec::new());
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::NoCapacity(text) if text.contains("no zone")),
+        "{error:?}"
+    );
+    assert_eq!(cloud.emulator.ledger().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_told_apart() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    for (status, code, is_expected) in [
+        (
+            403,
+            "QUOTA_EXCEEDED",
+            (|error| matches!(error, ComputeError::NoQuota(_))) as fn(&ComputeError) -> bool,
+        ),
+        (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", |error| {
+            matches!(error, ComputeError::NoCapacity(_))
+        }),
+        (400, "INVALID_USAGE", |error| {
+            matches!(error, ComputeError::Refused(_))
+        }),
+    ] {
+        emulator.fail("e2-standard-2", status, code);
+        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(is_expected(&error), "{code}: {error:?}");
+    }
+    let subject = machine_of(&cloud, "e2-standard-4", false).await;
+    for permission in ["compute.instances.create", "compute.firewalls.create"] {
+        let (cloud, emulator) = cloud_with(&json!({}));
+        emulator.deny(permission);
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(
+            matches!(&error, ComputeError::Credentials(text) if text.contains(&format!("`{permission}`"))),
+            "{error:?}"
+        );
+    }
+    emulator.disable("compute");
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Configuration(text) if text.contains("Compute Engine API")),
+        "{error:?}"
+    );
+    assert_eq!(cloud.emulator.ledger().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_machine_that_is_taken_back_is_told_of() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", true).await;
+    let driver = Driver::new(&cloud);
+    let known = subject.known(Some(driver.make(&subject).await.unwrap()));
+    let backend = cloud.open();
+    let look = async || {
+        backend
+            .machines()
+            .unwrap()
+            .look(std::slice::from_ref(&known))
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap()
+    };
+    assert_eq!(look().await, Sign::Well);
+    emulator.preempt();
+    let sign = look().await;
+    assert!(
+        matches!(&sign, Sign::Ending { why, .. } if why.contains("spot")),
+        "{sign:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let sign = look().await;
+    assert!(
+        matches!(&sign, Sign::Lost(why) if why.contains("spot")),
+        "{sign:?}"
+    );
+    // It is stopped, and its disk costs money until it is deleted.
+    assert_eq!(cloud.emulator.ledger().alive().len(), 1);
+    driver.remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// Of dstack 0.22.5 nothing was noted, and its oldest rows have a zone for a region.
+#[tokio::test(start_paused = true)]
+async fn machines_of_older_rows_are_found() {
+    let cloud = cloud();
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+    place.region = place.availability_zone.take().unwrap();
+    place.backend_data = None;
+    let known = subject.known(Some(place));
+    let signs = cloud
+        .open()
+        .machines()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await
+        .unwrap();
+    assert_eq!(signs, [Some(Sign::Well)]);
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inventory_that_lacks_a_zone_is_an_error() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let backend = cloud.open();
+    assert_eq!(backend.inventory().await.unwrap().len(), 1);
+    emulator.unreachable(place.availability_zone.as_deref());
+    backend.inventory().await.unwrap_err();
+    emulator.unreachable(None);
+    assert_eq!(backend.inventory().await.unwrap().len(), 1);
+}
+
+/// What a request that was lost makes in one zone is not forgotten for another one.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_makes_no_second_machine() {
+    for nth in 1..40 {
+        let (cloud, emulator) = cloud_with(&json!({}));
+        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let zones = subject.want.offer.availability_zones.clone().unwrap();
+        emulator.fill(&zones[0]);
+        cloud.faults().at(nth, Fault::Late(Duration::from_secs(100)));
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(cloud.emulator.ledger().count(), 1, "request {nth}");
+        driver.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(cloud.emulator.ledger().alive(), [], "request {nth}");
+        if !cloud.faults().happened() {
+            assert!(nth > 5, "only {nth} requests");
+            return;
+        }
+    }
+    panic!("a life of more requests");
+}

@@ -1,0 +1,58 @@
+//! What carries our marks in all zones of the project, and how it is removed. Ids are the paths of things in the project.
+//!
+//! Rules of firewalls are not in it: they belong to a network and not to a request, cost nothing and stay.
+
+use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
+
+use crate::Gcp;
+use crate::client::{Instance, last};
+use crate::errors::GcpError;
+use crate::machines::mark;
+use crate::offers::region_of;
+
+impl Gcp {
+    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
+        let filter = format!("labels.{INSTALLATION_TAG}:*");
+        let instances = self
+            .client
+            .aggregated::<Instance>(None, "instances", &filter)
+            .await;
+        let instances = instances.map_err(GcpError::compute_error)?;
+        let owned = |(scope, instance): (String, Instance)| {
+            let mark = mark(&instance.labels)?;
+            Some(owned(
+                OwnedKind::Machine,
+                &scope,
+                "instances",
+                &instance.name,
+                mark,
+            ))
+        };
+        Ok(instances.into_iter().filter_map(owned).collect())
+    }
+
+    pub(crate) async fn remove_by_id(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let parts: Vec<&str> = owned.id.split('/').collect();
+        match parts.as_slice() {
+            ["zones", zone, "instances", name] => self.terminate(zone, name).await,
+            _ => Err(ComputeError::Unsupported("removing this")),
+        }
+    }
+}
+
+/// `scope`: `zones/us-central1-a`.
+fn owned(kind: OwnedKind, scope: &str, collection: &str, name: &str, mark: OwnedMark) -> Owned {
+    let place = last(scope);
+    Owned {
+        kind,
+        id: format!("{scope}/{collection}/{name}"),
+        name: name.to_owned(),
+        mark,
+        region: match scope.starts_with("zones/") {
+            true => region_of(place).to_owned(),
+            false => place.to_owned(),
+        },
+        price: None,
+        made_at: None,
+    }
+}
