@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use dstack_backend::Env;
-use dstack_compute::ComputeError;
 use dstack_compute::config::GcpCreds;
+use dstack_compute::{ComputeError, Removal};
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use http::StatusCode;
@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::auth::Tokens;
-use crate::errors::GcpError;
+use crate::errors::{GcpError, Told, known};
+use crate::machines::ENDS_INTERVAL;
 
 const COMPUTE: &str = "https://compute.googleapis.com";
 
@@ -74,6 +75,32 @@ pub(crate) struct Instance {
     pub(crate) network_interfaces: Vec<Interface>,
     #[serde(default)]
     pub(crate) scheduling: Scheduling,
+    #[serde(default)]
+    pub(crate) disks: Vec<AttachedDisk>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AttachedDisk {
+    #[serde(default)]
+    pub(crate) source: String,
+    #[serde(default)]
+    pub(crate) device_name: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) labels: HashMap<String, String>,
+    /// Numbers of 64 bits are texts.
+    #[serde(default)]
+    pub(crate) size_gb: String,
+    #[serde(default, rename = "type")]
+    pub(crate) kind: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -103,6 +130,8 @@ pub(crate) struct Region {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) quotas: Vec<Quota>,
+    #[serde(default)]
+    pub(crate) zones: Vec<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -211,8 +240,45 @@ impl Client {
         self.send(request).await
     }
 
-    pub(crate) async fn delete(&self, rest: &str) -> Result<Operation, GcpError> {
-        self.send(self.compute.delete(&self.path(rest))).await
+    /// Removes something, and tells how far that is.
+    pub(crate) async fn remove(&self, rest: &str) -> Result<Removal, ComputeError> {
+        let again = ENDS_INTERVAL;
+        match self
+            .send::<Operation>(self.compute.delete(&self.path(rest)))
+            .await
+        {
+            Err(error) if error.is_missing() => Ok(Removal::Gone),
+            Err(error) if !error.is_not_ready() => Err(error.compute_error()),
+            _ => Ok(Removal::Underway { again }),
+        }
+    }
+
+    /// Asks something of an instance.
+    pub(crate) async fn act(
+        &self,
+        rest: &str,
+        query: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Operation, GcpError> {
+        let path = self.path(rest);
+        let request = self.compute.post(&path);
+        let request = body.into_iter().fold(request, ApiRequest::json);
+        let request = query
+            .iter()
+            .fold(request, |request, (name, value)| request.query(name, value));
+        self.send(request).await
+    }
+
+    /// Why what was asked for in a zone or region came to nothing; `None`: it did not, or not yet.
+    pub(crate) async fn failure(&self, scope: &str, operation: &str) -> Result<Outcome, ComputeError> {
+        let path = format!("{scope}/operations/{}", plain(operation)?);
+        Ok(match known(self.get::<Operation>(&path).await)? {
+            Some(operation) if operation.status != "DONE" => Outcome::Underway,
+            operation => match operation.as_ref().and_then(Told::of_operation) {
+                Some(told) => Outcome::Failed(told),
+                None => Outcome::Over,
+            },
+        })
     }
 
     /// All of a list, of another project where that is so. An odd entry hides no other.
@@ -294,6 +360,15 @@ impl Client {
             None => request,
         }
     }
+}
+
+/// How far an operation is.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Underway,
+    /// It has done what it should, or is not known any more.
+    Over,
+    Failed(Told),
 }
 
 /// Why there is no client.

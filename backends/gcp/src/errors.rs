@@ -205,6 +205,12 @@ impl GcpError {
             .is_some_and(|told| told.is(&["resourceNotReady", "RESOURCE_NOT_READY"]))
     }
 
+    /// What was asked for makes no sense now.
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.told()
+            .is_some_and(|told| told.status == 400 && told.is(&["invalid"]))
+    }
+
     pub(crate) fn compute_error(self) -> ComputeError {
         match self {
             Self::NotAsked(error) => error,

@@ -5,7 +5,7 @@
 use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
 
 use crate::Gcp;
-use crate::client::{Instance, last};
+use crate::client::{Disk, Instance, last};
 use crate::errors::GcpError;
 use crate::machines::mark;
 use crate::offers::region_of;
@@ -18,7 +18,7 @@ impl Gcp {
             .aggregated::<Instance>(None, "instances", &filter)
             .await;
         let instances = instances.map_err(GcpError::compute_error)?;
-        let owned = |(scope, instance): (String, Instance)| {
+        let owned_instance = |(scope, instance): (String, Instance)| {
             let mark = mark(&instance.labels)?;
             Some(owned(
                 OwnedKind::Machine,
@@ -28,13 +28,21 @@ impl Gcp {
                 mark,
             ))
         };
-        Ok(instances.into_iter().filter_map(owned).collect())
+        let mut all: Vec<Owned> = instances.into_iter().filter_map(owned_instance).collect();
+        let disks = self.client.aggregated::<Disk>(None, "disks", &filter).await;
+        let disks = disks.map_err(GcpError::compute_error)?;
+        all.extend(disks.into_iter().filter_map(|(scope, disk)| {
+            let mark = mark(&disk.labels)?;
+            Some(owned(OwnedKind::Volume, &scope, "disks", &disk.name, mark))
+        }));
+        Ok(all)
     }
 
     pub(crate) async fn remove_by_id(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let parts: Vec<&str> = owned.id.split('/').collect();
         match parts.as_slice() {
             ["zones", zone, "instances", name] => self.terminate(zone, name).await,
+            ["zones", zone, "disks", name] => self.delete_disk(zone, name).await,
             _ => Err(ComputeError::Unsupported("removing this")),
         }
     }

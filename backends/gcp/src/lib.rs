@@ -1,11 +1,12 @@
-//! [Google Cloud](https://cloud.google.com): machines of Compute Engine.
+//! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine.
 //!
 //! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
 //! `offers` says what can be had, `network` where machines are put, `startup` what they are made of. `instance` is the request for one,
-//! `machines` its life; `inventory` finds what was left behind.
+//! `machines` its life; `volumes` and `attachments` are those of disks; `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
+mod attachments;
 mod auth;
 mod client;
 mod configure;
@@ -17,6 +18,7 @@ mod machines;
 mod network;
 mod offers;
 mod startup;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
-    PROVISIONING_TIMEOUT, Removal,
+    PROVISIONING_TIMEOUT, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
@@ -60,6 +62,7 @@ impl CloudKind for GcpKind {
             multinode: true,
             privileged: true,
             instance_volumes: true,
+            volumes: true,
             ..Capabilities::default()
         }
     }
@@ -127,6 +130,10 @@ impl Backend for Gcp {
     }
 
     fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
         Some(self)
     }
 

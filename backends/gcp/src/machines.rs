@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Gcp;
-use crate::client::{Instance, Operation, plain};
+use crate::client::{Instance, Outcome, plain};
 use crate::errors::{GcpError, Told, known};
 use crate::instance::{Parts, USER, instance};
 use crate::labels::{OURS, labels};
@@ -42,7 +42,7 @@ pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(10);
 const NEXT_ZONE: Duration = Duration::from_secs(1);
 
 /// Instances that are asked for by their names at the same time.
-const PARALLEL: usize = 8;
+pub(crate) const PARALLEL: usize = 8;
 
 const SSH_PORT: i64 = 22;
 
@@ -62,8 +62,8 @@ pub(crate) struct Choice {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Launched {
     /// What tells whether it is made; `None`: it is there.
-    operation: Option<String>,
-    made: Made,
+    pub(crate) operation: Option<String>,
+    pub(crate) made: Made,
 }
 
 #[async_trait]
@@ -244,28 +244,20 @@ impl Gcp {
         launched: &Launched,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let operation = match &launched.operation {
-            Some(name) => {
-                let path = format!("zones/{}/operations/{}", plain(&choice.zone)?, plain(name)?);
-                known(self.client.get::<Operation>(&path).await)?
-            }
-            None => None,
+        let scope = format!("zones/{}", plain(&choice.zone)?);
+        let outcome = match &launched.operation {
+            Some(operation) => self.client.failure(&scope, operation).await?,
+            None => Outcome::Over,
         };
-        let is_over = operation
-            .as_ref()
-            .is_none_or(|operation| operation.status == "DONE");
-        let failed = operation
-            .as_ref()
-            .filter(|_| is_over)
-            .and_then(Told::of_operation);
-        let Some(told) = failed else {
-            return match is_over && !launched.made.is_new(call) {
-                true => Err(ComputeError::Broken(format!(
+        let told = match outcome {
+            Outcome::Failed(told) => told,
+            Outcome::Over if !launched.made.is_new(call) => {
+                return Err(ComputeError::Broken(format!(
                     "Google does not have the instance {} any more",
                     launched.made.id
-                ))),
-                false => Ok(waits_for("the instance is made", STARTS_INTERVAL)),
-            };
+                )));
+            }
+            _ => return Ok(waits_for("the instance is made", STARTS_INTERVAL)),
         };
         let error = match elsewhere(&told).unwrap_or_else(|| told.over()) {
             ComputeError::NoCapacity(text) => text,
@@ -318,35 +310,44 @@ impl Gcp {
         zone: String,
         known: Vec<&Known<Machine>>,
     ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
-        let path = format!("zones/{}/instances", plain(&zone)?);
-        let listed = self.client.list::<Instance>(None, &path, Some(OURS)).await;
-        let listed = listed.map_err(GcpError::compute_error)?;
-        let listed: HashMap<String, Instance> =
-            listed.into_iter().map(|one| (one.name.clone(), one)).collect();
         let name = |known: &&Known<Machine>| known.place.as_ref().map(|place| place.instance_id.clone());
         let names: Vec<String> = known
             .iter()
             .map(|known| name(known).unwrap_or_default())
             .collect();
-        let signs = stream::iter(names)
+        let found = self.instances_of(&zone, names).await?;
+        Ok(found.iter().map(|found| sign_of(found.as_ref())).collect())
+    }
+
+    /// Instances of a zone, in the order of their names.
+    pub(crate) async fn instances_of(
+        &self,
+        zone: &str,
+        names: Vec<String>,
+    ) -> Result<Vec<Option<Instance>>, ComputeError> {
+        let path = format!("zones/{}/instances", plain(zone)?);
+        let listed = self.client.list::<Instance>(None, &path, Some(OURS)).await;
+        let listed = listed.map_err(GcpError::compute_error)?;
+        let listed: HashMap<String, Instance> =
+            listed.into_iter().map(|one| (one.name.clone(), one)).collect();
+        let found = stream::iter(names)
             .map(|name| {
-                let (listed, zone) = (listed.get(&name).cloned(), zone.as_str());
+                let listed = listed.get(&name).cloned();
                 async move {
                     // What is new may not be listed yet, and while others end, a page may begin one entry later.
-                    let found = match listed {
-                        Some(found) => Some(found),
-                        None => self.instance(zone, &name).await?,
-                    };
-                    Ok::<_, ComputeError>(sign_of(found.as_ref()))
+                    match listed {
+                        Some(listed) => Ok(Some(listed)),
+                        None => self.instance(zone, &name).await,
+                    }
                 }
             })
             .buffered(PARALLEL)
             .collect::<Vec<_>>();
-        signs.await.into_iter().collect()
+        found.await.into_iter().collect()
     }
 
     /// `None`: Google says that it does not have it.
-    async fn instance(&self, zone: &str, name: &str) -> Result<Option<Instance>, ComputeError> {
+    pub(crate) async fn instance(&self, zone: &str, name: &str) -> Result<Option<Instance>, ComputeError> {
         let path = format!("zones/{}/instances/{}", plain(zone)?, plain(name)?);
         known(self.client.get(&path).await)
     }
@@ -359,11 +360,7 @@ impl Gcp {
     /// Ends an instance, and tells how far that is.
     pub(crate) async fn terminate(&self, zone: &str, name: &str) -> Result<Removal, ComputeError> {
         let path = format!("zones/{}/instances/{}", plain(zone)?, plain(name)?);
-        match self.client.delete(&path).await {
-            Err(error) if error.is_missing() => Ok(Removal::Gone),
-            Err(error) if !error.is_not_ready() => Err(error.compute_error()),
-            _ => Ok(Removal::Underway { again: ENDS_INTERVAL }),
-        }
+        self.client.remove(&path).await
     }
 }
 

@@ -2,9 +2,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{Cloud, Driver, Fault, Subject, checks, checks_of, machine};
+use dstack_backend_kit::{Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, volume};
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Machine, Sign};
+use dstack_compute::{
+    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Sign, Volume, VolumeRequest,
+};
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN,
 };
@@ -123,6 +125,26 @@ async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureErro
 }
 
 checks_of!(machines: one_machine, machines_in_two_regions);
+checks_of!(volumes: one_volume, volumes_in_two_regions);
+
+fn disk(more: &Value) -> Value {
+    let mut disk =
+        json!({"type": "volume", "backend": "gcp", "name": "data", "region": HOME, "size": "100GB"});
+    extend(&mut disk, more);
+    disk
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &disk(&json!({})));
+    (cloud, subject)
+}
+
+async fn volumes_in_two_regions() -> (Cloud, Vec<Subject<Volume>>) {
+    let cloud = cloud();
+    let subjects = [HOME, OTHER, HOME].map(|region| volume(&cloud, &disk(&json!({"region": region}))));
+    (cloud, subjects.into())
+}
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -692,4 +714,140 @@ async fn a_late_request_makes_no_second_machine() {
         }
     }
     panic!("a life of more requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_made_in_the_zone_that_is_named() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = volume(
+        &cloud,
+        &disk(&json!({"availability_zone": "us-central1-c", "tags": {"team": "disks"}})),
+    );
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-c"));
+    assert_eq!((place.size_gb, place.price), (Some(100), Some(12.0)));
+    let data: Value = serde_json::from_str(place.backend_data.as_deref().unwrap()).unwrap();
+    assert_eq!(data, json!({"type": "disk", "disk_type": "pd-balanced"}));
+    for (more, expected) in [
+        (
+            json!({"availability_zone": "us-central1-z"}),
+            "no such zone in us-central1",
+        ),
+        (json!({"region": "nowhere"}), "no such zone in nowhere"),
+        (json!({"size": "1GB"}), "from 10 to 65536 GB"),
+    ] {
+        let subject = volume(&cloud, &disk(&more));
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{more}: {error:?}");
+    }
+    // One of others is registered, and has no price.
+    emulator.add_disk("us-central1-b", "theirs", 50);
+    let backend = cloud.open();
+    let register = async |more: &Value| {
+        let request = VolumeRequest {
+            ..volume(&cloud, &disk(more)).want
+        };
+        backend.volumes().unwrap().register(&request).await
+    };
+    let registered = register(&json!({"volume_id": "theirs", "size": null}))
+        .await
+        .unwrap();
+    assert_eq!((registered.size_gb, registered.price), (Some(50), None));
+    assert_eq!(registered.availability_zone.as_deref(), Some("us-central1-b"));
+    for (id, region) in [("theirs", OTHER), ("none", HOME), ("../x", HOME)] {
+        let error = register(&json!({"volume_id": id, "region": region, "size": null}))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{id}: {error:?}");
+    }
+}
+
+/// A machine and a volume that are there, and are no concern of the books.
+async fn site(cloud: &Cloud, emulator: &Gcp) -> AttachmentSite {
+    let subject = machine_of(cloud, "e2-standard-2", false).await;
+    let machine = Driver::new(cloud).make(&subject).await.unwrap();
+    let zone = machine.availability_zone.as_deref().unwrap();
+    let subject = volume(cloud, &disk(&json!({"availability_zone": zone})));
+    let volume = Driver::new(cloud).make(&subject).await.unwrap();
+    emulator.write_off();
+    AttachmentSite {
+        volume,
+        machine,
+        force: false,
+    }
+}
+
+async fn one_attachment() -> (Cloud, Subject<Attachment>) {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = attachment(&cloud, site(&cloud, &emulator).await);
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_a_volume_is_attached_once() {
+    checks::any_fault_anywhere(one_attachment).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_attached_and_detached() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let site = site(&cloud, &emulator).await;
+    let subject = attachment(&cloud, site.clone());
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    assert_eq!(place.device_name, Some(format!("pd-{}", site.volume.volume_id)));
+    assert_eq!(driver.make(&subject).await.unwrap(), place);
+    let backend = cloud.open();
+    let attachments = backend.volumes().unwrap().attachments().unwrap();
+    let known = subject.known(Some(place));
+    let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
+    assert_eq!(signs, [Some(Sign::Well)]);
+    let owned = backend.inventory().await.unwrap();
+    let owned = owned.iter().find(|one| one.kind == OwnedKind::Volume).unwrap();
+    let error = backend.remove_owned(owned).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    // Another machine cannot have it.
+    let other = machine_of(&cloud, "e2-standard-2", false).await;
+    let machine = Driver::new(&cloud).make(&other).await.unwrap();
+    let second = AttachmentSite {
+        machine,
+        ..site.clone()
+    };
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, second))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    for _ in 0..2 {
+        driver.remove(&known, &subject).await;
+        let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
+        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+    }
+    backend.remove_owned(owned).await.unwrap();
+    // Types with hyperdisks only take none.
+    let mut without = site;
+    without.machine.instance_type.name = "c4-standard-2".to_owned();
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, without))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Refused(text) if text.contains("no persistent disks")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_ends_lets_its_volumes_go() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let site = site(&cloud, &emulator).await;
+    let subject: Subject<Attachment> = attachment(&cloud, site);
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    let backend = cloud.open();
+    let owned = backend.inventory().await.unwrap();
+    let machine = owned.iter().find(|one| one.kind == OwnedKind::Machine).unwrap();
+    backend.remove_owned(machine).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
 }

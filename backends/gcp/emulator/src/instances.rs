@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::disks::Attached;
 use crate::lists::{aggregated, list};
 use crate::networks::{self, is_name};
 use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, is_zone, missing, refuse};
@@ -20,7 +21,7 @@ const IMAGES: &[&str] = &[
 ];
 
 /// Types that have no other disks ("Hyperdisk" in Google's list of machine families).
-const HYPERDISK_ONLY: &[&str] = &["m4-", "c4-", "n4-", "h3-", "a4-", "g4-"];
+pub(crate) const HYPERDISK_ONLY: &[&str] = &["m4-", "c4-", "n4-", "h3-", "a4-", "g4-"];
 
 /// Types with GPUs, which are not named apart.
 const WITH_GPUS: &[&str] = &["a2-", "a3-", "a4-", "g2-", "g4-"];
@@ -36,6 +37,7 @@ pub(crate) struct Machine {
     pub(crate) gone_at: Option<Instant>,
     /// The books have it no more.
     pub(crate) is_settled: bool,
+    pub(crate) attached: Vec<Attached>,
 }
 
 impl Machine {
@@ -79,6 +81,20 @@ impl Machine {
         told["selfLink"] = format!("{zone}/instances/{}", self.name()).into();
         told["creationTimestamp"] = "2026-10-01T05:00:00.000-07:00".into();
         told["zone"] = zone.into();
+        let now = Instant::now();
+        for one in self
+            .attached
+            .iter()
+            .filter(|one| one.since <= now && !one.is_over())
+        {
+            let source = format!(
+                "https://www.googleapis.com/compute/v1/projects/{PROJECT}/{}",
+                one.source
+            );
+            let disk =
+                json!({"source": source, "deviceName": one.device, "boot": false, "autoDelete": false});
+            told["disks"].as_array_mut().unwrap().push(disk);
+        }
         let is_reached = self.made_at.elapsed() >= times.starts / 2;
         for (at, interface) in told["networkInterfaces"]
             .as_array_mut()
@@ -138,6 +154,8 @@ impl Gcp {
         let at = at.ok_or_else(|| missing(&format!("projects/{PROJECT}/{target}")))?;
         match ask.called.name {
             "instances.get" => Ok(state.machines[at].to_json(times)),
+            "instances.attachDisk" => self.attach(state, ask, at),
+            "instances.detachDisk" => self.detach(state, ask, at),
             "instances.delete" => {
                 state.machines[at]
                     .gone_at
@@ -186,6 +204,7 @@ impl Gcp {
             stopped_at: None,
             gone_at: None,
             is_settled: false,
+            attached: Vec::new(),
         };
         self.0.ledger.made("machine", machine.id(), name);
         state.machines.push(machine);

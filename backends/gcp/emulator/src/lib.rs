@@ -7,6 +7,7 @@
 
 mod auth;
 mod description;
+mod disks;
 mod instances;
 mod lists;
 mod networks;
@@ -105,6 +106,7 @@ struct Cloud {
     is_open: bool,
     has_metadata: bool,
     machines: Vec<Machine>,
+    disks: Vec<disks::Disk>,
     operations: Vec<Operation>,
     /// Operations by the ids of their requests.
     requests: HashMap<String, String>,
@@ -286,13 +288,22 @@ impl Gcp {
         }
     }
 
+    /// What is there now is not in the books: tests look at what is made later.
+    pub fn write_off(&self) {
+        for entry in self.0.ledger.alive() {
+            self.0.ledger.removed(&entry.id);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Cloud> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is gone costs nothing any more.
     fn settle(&self) {
-        for machine in &mut self.lock().machines {
+        let mut state = self.lock();
+        self.settle_disks(&mut state);
+        for machine in &mut state.machines {
             // Its name may be used again.
             if machine.is_gone() && !machine.is_settled {
                 machine.is_settled = true;
@@ -368,6 +379,7 @@ impl Gcp {
             }
             name => match name.split_once('.').unwrap().0 {
                 "instances" => self.instances(&mut state, ask),
+                "disks" => self.disks(&mut state, ask),
                 "regions" | "subnetworks" | "routers" | "firewalls" => self.networks(&mut state, ask),
                 _ => Err(missing(name)),
             },
@@ -517,9 +529,12 @@ impl Emulator for Gcp {
 
     fn lose_all(&self) {
         let now = Instant::now();
-        for machine in &mut self.lock().machines {
+        let mut state = self.lock();
+        for machine in &mut state.machines {
             machine.gone_at.get_or_insert(now);
         }
+        Self::lose_disks(&mut state);
+        drop(state);
         self.settle();
     }
 }
