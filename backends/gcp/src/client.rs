@@ -125,6 +125,17 @@ pub(crate) struct Scheduling {
     pub(crate) provisioning_model: Option<String>,
 }
 
+/// A policy of placement, or another one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Policy {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) group_placement_policy: Option<Value>,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Region {
     pub(crate) name: String,
@@ -309,14 +320,12 @@ impl Client {
         &self,
         project: Option<&str>,
         field: &str,
-        filter: &str,
+        filter: Option<&str>,
     ) -> Result<Vec<(String, T)>, GcpError> {
         let path = path_in(project.unwrap_or(&self.project), &format!("aggregated/{field}"));
         let (mut all, mut token) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
-            let page: Scopes = self
-                .send(self.page(&path, Some(filter), token.as_deref()))
-                .await?;
+            let page: Scopes = self.send(self.page(&path, filter, token.as_deref())).await?;
             if let Some(scope) = page.unreachables.first() {
                 return Err(malformed(&format!(
                     "the list of {field} lacks {scope}, which is out of reach"

@@ -194,6 +194,11 @@ impl GcpError {
         self.status() == Some(404)
     }
 
+    /// The account may not.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.status() == Some(403)
+    }
+
     /// There is one of this name.
     pub(crate) fn is_conflict(&self) -> bool {
         self.status() == Some(409)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::auth::SCOPE;
 use crate::network::{Networks, Nic, TAG};
+use crate::reservations::Reservation;
 use crate::startup::{image_of, user_data};
 
 /// The user of the images.
@@ -39,6 +40,13 @@ pub(crate) fn takes_persistent_disks(machine_type: &str) -> bool {
     !HYPERDISK_ONLY.iter().any(|start| machine_type.starts_with(start))
 }
 
+/// Whether a type of machines comes with its GPUs.
+pub(crate) fn comes_with_gpus(machine_type: &str) -> bool {
+    let others = ["a4-", "g4-"];
+    let mut all = WITH_GPUS.iter().chain(&others);
+    all.any(|start| machine_type.starts_with(start))
+}
+
 /// Google's name of a GPU.
 pub(crate) fn accelerator(gpu: &Gpu) -> Option<&'static str> {
     let is_it = |(name, gib, _): &&(&str, i64, &str)| *name == gpu.name && gib * 1024 == gpu.memory_mib;
@@ -58,6 +66,10 @@ pub(crate) struct Parts<'a> {
     pub(crate) networks: &'a Networks,
     pub(crate) is_public: bool,
     pub(crate) service_account: Option<&'a str>,
+    /// The policy of placement that is asked for.
+    pub(crate) placement: Option<String>,
+    /// Of what capacity it is to be made.
+    pub(crate) reservation: Option<&'a Reservation>,
 }
 
 /// The body of `instances.insert`.
@@ -115,6 +127,31 @@ pub(crate) fn instance(want: &MachineRequest, parts: &Parts<'_>) -> Result<Value
     }
     if let Some(email) = parts.service_account {
         set("serviceAccounts", json!([{"email": email, "scopes": [SCOPE]}]));
+    }
+    let policy = parts
+        .reservation
+        .and_then(Reservation::placement)
+        .map(str::to_owned);
+    // A reservation says itself how its machines are placed.
+    if let Some(policy) = if parts.reservation.is_some() {
+        policy
+    } else {
+        parts.placement.clone()
+    } {
+        set("resourcePolicies", json!([policy]));
+    }
+    if let Some(reservation) = parts.reservation {
+        set(
+            "reservationAffinity",
+            json!({"consumeReservationType": "SPECIFIC_RESERVATION", "key": "compute.googleapis.com/reservation-name",
+                "values": [reservation.path(parts.project)]}),
+        );
+        let disks = body.get_mut("disks").and_then(Value::as_array_mut);
+        let ssds = reservation.local_ssds().iter().map(|ssd| {
+            json!({"type": "SCRATCH", "autoDelete": true, "boot": false, "interface": ssd.interface,
+                "initializeParams": {"diskType": format!("zones/{zone}/diskTypes/local-ssd"), "diskSizeGb": ssd.disk_size_gb}})
+        });
+        disks.into_iter().for_each(|disks| disks.extend(ssds.clone()));
     }
     Ok(body)
 }

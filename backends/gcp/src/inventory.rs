@@ -5,7 +5,7 @@
 use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
 
 use crate::Gcp;
-use crate::client::{Disk, Instance, last};
+use crate::client::{Disk, Instance, Policy, last};
 use crate::errors::GcpError;
 use crate::machines::mark;
 use crate::offers::region_of;
@@ -15,7 +15,7 @@ impl Gcp {
         let filter = format!("labels.{INSTALLATION_TAG}:*");
         let instances = self
             .client
-            .aggregated::<Instance>(None, "instances", &filter)
+            .aggregated::<Instance>(None, "instances", Some(&filter))
             .await;
         let instances = instances.map_err(GcpError::compute_error)?;
         let owned_instance = |(scope, instance): (String, Instance)| {
@@ -29,11 +29,28 @@ impl Gcp {
             ))
         };
         let mut all: Vec<Owned> = instances.into_iter().filter_map(owned_instance).collect();
-        let disks = self.client.aggregated::<Disk>(None, "disks", &filter).await;
+        let disks = self.client.aggregated::<Disk>(None, "disks", Some(&filter)).await;
         let disks = disks.map_err(GcpError::compute_error)?;
         all.extend(disks.into_iter().filter_map(|(scope, disk)| {
             let mark = mark(&disk.labels)?;
             Some(owned(OwnedKind::Volume, &scope, "disks", &disk.name, mark))
+        }));
+        // These have no labels.
+        let policies = self
+            .client
+            .aggregated::<Policy>(None, "resourcePolicies", None)
+            .await;
+        let policies = policies.map_err(GcpError::compute_error)?;
+        all.extend(policies.into_iter().filter_map(|(scope, policy)| {
+            let mark =
+                OwnedMark::of_name(&policy.name).filter(|_| policy.group_placement_policy.is_some())?;
+            Some(owned(
+                OwnedKind::Placement,
+                &scope,
+                "resourcePolicies",
+                &policy.name,
+                mark,
+            ))
         }));
         Ok(all)
     }
@@ -42,6 +59,7 @@ impl Gcp {
         let parts: Vec<&str> = owned.id.split('/').collect();
         match parts.as_slice() {
             ["zones", zone, "instances", name] => self.terminate(zone, name).await,
+            ["regions", region, "resourcePolicies", name] => self.delete_policy(region, name).await,
             ["zones", zone, "disks", name] => self.delete_disk(zone, name).await,
             _ => Err(ComputeError::Unsupported("removing this")),
         }

@@ -2,7 +2,7 @@
 //!
 //! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
 //! `offers` says what can be had, `network` where machines are put, `startup` what they are made of. `instance` is the request for one,
-//! `machines` its life; `volumes` and `attachments` are those of disks; `inventory` finds what was left behind.
+//! `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of groups, `reservations` finds what was reserved. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
@@ -17,6 +17,8 @@ mod labels;
 mod machines;
 mod network;
 mod offers;
+mod placements;
+mod reservations;
 mod startup;
 mod volumes;
 
@@ -28,7 +30,7 @@ use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
     Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
-    PROVISIONING_TIMEOUT, Removal, Volumes,
+    PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
@@ -62,6 +64,8 @@ impl CloudKind for GcpKind {
             multinode: true,
             privileged: true,
             instance_volumes: true,
+            reservations: true,
+            placement_groups: true,
             volumes: true,
             ..Capabilities::default()
         }
@@ -134,6 +138,10 @@ impl Backend for Gcp {
     }
 
     fn volumes(&self) -> Option<&dyn Volumes> {
+        Some(self)
+    }
+
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
         Some(self)
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, look_by_place, machine_place};
+use dstack_backend::{Made, look_by_place, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, OwnedMark, Removal,
     Sign, Step,
@@ -198,6 +198,15 @@ impl Gcp {
         call: &Call<'_>,
     ) -> Result<Launched, ComputeError> {
         let offer = &want.offer;
+        let reservation = match &want.reservation {
+            Some(name) => {
+                let mut zones = self.reservation(name).await.map_err(not_asked)?;
+                let none =
+                    || ComputeError::NoCapacity(format!("there is no reservation {name} in {}", choice.zone));
+                Some(zones.remove(&choice.zone).ok_or_else(none)?)
+            }
+            None => None,
+        };
         let networks = self.networks(&offer.region, &offer.instance.name).await?;
         let name = want.marks.name(NAME_LENGTH);
         let labels = labels(&want.marks, &want.owner, self.config.tags.as_ref());
@@ -209,6 +218,11 @@ impl Gcp {
             networks: &networks,
             is_public: self.config.public_ips.unwrap_or(true),
             service_account: self.config.vm_service_account.as_deref(),
+            placement: want.placement_group.as_ref().map(|group| {
+                let (project, region) = (&self.client.project, &offer.region);
+                format!("projects/{project}/regions/{region}/resourcePolicies/{group}")
+            }),
+            reservation: reservation.as_ref(),
         };
         let body = instance(want, &parts)?;
         let path = format!("zones/{}/instances", choice.zone);
@@ -298,6 +312,7 @@ impl Gcp {
         Ok(Step::Ready(JobProvisioningData {
             internal_ip: internal,
             public_ip_enabled: is_public,
+            reservation: want.reservation.clone(),
             availability_zone: Some(choice.zone.clone()),
             backend_data: Some(json!({"zone": choice.zone}).to_string()),
             ..machine_place(&want.offer, instance.name.clone(), hostname, USER, SSH_PORT)

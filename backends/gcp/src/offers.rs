@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use crate::Gcp;
 use crate::client::Region;
 use crate::errors::GcpError;
+use crate::reservations::reserved;
 
 /// Types whose names begin so are known to work (dstack 0.22.5); others only with GPUs.
 const TYPES: &[&str] = &[
@@ -92,7 +93,14 @@ impl Gcp {
                 ..offer.with_availability(availability, InstanceRuntime::Shim)
             }
         };
-        Ok(offers.into_iter().map(with_availability).collect())
+        let offers = offers.into_iter().map(with_availability);
+        match &requirements.reservation {
+            None => Ok(offers.collect()),
+            Some(name) => {
+                let reservation = self.reservation(name).await?;
+                Ok(offers.filter_map(|offer| reserved(offer, &reservation)).collect())
+            }
+        }
     }
 
     fn is_supported(&self, machine_type: &str, gpu: Option<&str>) -> bool {

@@ -2,13 +2,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, volume};
+use dstack_backend_kit::{
+    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, placement, volume,
+};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Sign, Volume, VolumeRequest,
+    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Placement, Removal, Sign,
+    Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
-    CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN,
+    CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -126,6 +129,8 @@ async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureErro
 
 checks_of!(machines: one_machine, machines_in_two_regions);
 checks_of!(volumes: one_volume, volumes_in_two_regions);
+checks_of!(placement_groups: one_group, groups_in_two_regions;
+    whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
 fn disk(more: &Value) -> Value {
     let mut disk =
@@ -850,4 +855,135 @@ async fn a_machine_that_ends_lets_its_volumes_go() {
     backend.remove_owned(machine).await.unwrap();
     driver.remove(&subject.known(Some(place)), &subject).await;
     assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+async fn one_group() -> (Cloud, Subject<Placement>) {
+    let cloud = cloud();
+    let subject = placement(&cloud, HOME, "n2-standard-2");
+    (cloud, subject)
+}
+
+async fn groups_in_two_regions() -> (Cloud, Vec<Subject<Placement>>) {
+    let cloud = cloud();
+    let subjects = [HOME, OTHER, HOME].map(|region| placement(&cloud, region, "n2-standard-2"));
+    (cloud, subjects.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placement_group_is_deleted_once_no_machine_is_in_it() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let group = placement(&cloud, HOME, "n2-standard-2");
+    let of_group = Driver::new(&cloud);
+    let group_place = of_group.make(&group).await.unwrap();
+    let mut subject = machine_of(&cloud, "n2-standard-2", false).await;
+    subject.want.placement_group = Some(group.marks.name(60));
+    let of_machine = Driver::new(&cloud);
+    let place = of_machine.make(&subject).await.unwrap();
+    let link = format!(
+        "projects/{PROJECT}/regions/{HOME}/resourcePolicies/{}",
+        group.marks.name(60)
+    );
+    assert_eq!(emulator.asked()[0]["resourcePolicies"], json!([link]));
+    let owned = cloud.open().inventory().await.unwrap();
+    let owned = owned.iter().find(|one| one.kind == OwnedKind::Placement).unwrap();
+    let removal = cloud.open().remove_owned(owned).await.unwrap();
+    assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
+    of_machine.remove(&subject.known(Some(place)), &subject).await;
+    of_group.remove(&group.known(Some(group_place)), &group).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+    let error = Driver::new(&cloud)
+        .make(&placement(&cloud, HOME, "e2-medium"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_reserved_is_offered_and_made() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let placement = "projects/host-project/regions/us-central1/resourcePolicies/dense";
+    let plain = Reservation {
+        project: PROJECT,
+        name: "plain",
+        zone: "us-central1-b",
+        machine_type: "n2-standard-2",
+        gpus: None,
+        count: 1,
+        placement: None,
+    };
+    emulator.add_reservation(plain.clone());
+    emulator.add_reservation(Reservation {
+        project: HOST_PROJECT,
+        name: "shared",
+        machine_type: "a3-highgpu-8g",
+        zone: "us-central1-a",
+        gpus: Some(("nvidia-h100-80gb", 8)),
+        placement: Some(placement),
+        ..plain.clone()
+    });
+    // Another size of the same type.
+    emulator.add_reservation(Reservation {
+        name: "t4",
+        machine_type: "n1-standard-8",
+        zone: "us-central1-a",
+        gpus: Some(("nvidia-tesla-t4", 2)),
+        ..plain
+    });
+    for none in [
+        "other",
+        "projects/host-project/reservations/plain",
+        "us-central1/plain",
+        "a\" OR (name = \"plain",
+    ] {
+        assert_eq!(offers_of(&cloud, &json!({"reservation": none})).await, []);
+    }
+    let t4 = offers_of(&cloud, &json!({"reservation": "t4"})).await;
+    assert_eq!(t4.len(), 1);
+    assert_eq!(t4[0].instance.resources.gpus.len(), 2);
+    for (name, machine_type, zone) in [
+        ("plain", "n2-standard-2", "us-central1-b"),
+        (
+            "projects/host-project/reservations/shared",
+            "a3-highgpu-8g",
+            "us-central1-a",
+        ),
+    ] {
+        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        let [offer] = offers.as_slice() else {
+            panic!("{offers:?}")
+        };
+        assert_eq!(
+            (offer.instance.name.as_str(), offer.instance.resources.spot),
+            (machine_type, false)
+        );
+        assert_eq!(offer.availability_zones.as_deref().unwrap(), [zone]);
+        let mut subject = machine(&cloud).await;
+        subject.want.offer = offer.clone();
+        subject.want.reservation = Some(name.to_owned());
+        subject.want.placement_group = Some("never".to_owned());
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        assert_eq!(place.reservation.as_deref(), Some(name));
+        let asked = emulator.asked().pop().unwrap();
+        let path = if name == "plain" {
+            "projects/a-project/reservations/plain"
+        } else {
+            name
+        };
+        assert_eq!(asked["reservationAffinity"]["values"], json!([path]));
+        assert_eq!(asked["disks"][1]["initializeParams"]["diskSizeGb"], "375");
+        assert_eq!(
+            asked.get("resourcePolicies"),
+            (name != "plain").then_some(&json!([placement]))
+        );
+        // There is nothing left.
+        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        assert_eq!(offers[0].availability, InstanceAvailability::NotAvailable);
+        let mut second = machine(&cloud).await;
+        second.want.offer = offers[0].clone();
+        second.want.reservation = Some(name.to_owned());
+        let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+        assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+    }
+    emulator.deny("compute.reservations.list");
+    assert_eq!(offers_of(&cloud, &json!({"reservation": "plain"})).await, []);
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::disks::Attached;
 use crate::lists::{aggregated, list};
 use crate::networks::{self, is_name};
+use crate::policies;
 use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, is_zone, missing, refuse};
 
 /// Images that there are.
@@ -170,6 +171,7 @@ impl Gcp {
         let body = &ask.body;
         let name = body["name"].as_str().unwrap_or_default();
         let type_name = check(state, zone, body)?;
+        policies::check(state, zone, &type_name, body)?;
         let is_it = |one: &&Machine| !one.is_gone() && one.zone == zone && one.name() == name;
         let target = format!("zones/{zone}/instances/{name}");
         if state.machines.iter().any(|one| is_it(&one)) {

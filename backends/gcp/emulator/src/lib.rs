@@ -11,6 +11,7 @@ mod disks;
 mod instances;
 mod lists;
 mod networks;
+mod policies;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 use description::Called;
 use instances::Machine;
+pub use policies::Reservation;
 
 /// The private key of the service account.
 pub const KEY: &str = include_str!("../key.pem");
@@ -107,6 +109,8 @@ struct Cloud {
     has_metadata: bool,
     machines: Vec<Machine>,
     disks: Vec<disks::Disk>,
+    policies: Vec<policies::Policy>,
+    reservations: Vec<Reservation>,
     operations: Vec<Operation>,
     /// Operations by the ids of their requests.
     requests: HashMap<String, String>,
@@ -303,6 +307,7 @@ impl Gcp {
     fn settle(&self) {
         let mut state = self.lock();
         self.settle_disks(&mut state);
+        self.settle_policies(&mut state);
         for machine in &mut state.machines {
             // Its name may be used again.
             if machine.is_gone() && !machine.is_settled {
@@ -380,6 +385,8 @@ impl Gcp {
             name => match name.split_once('.').unwrap().0 {
                 "instances" => self.instances(&mut state, ask),
                 "disks" => self.disks(&mut state, ask),
+                "resourcePolicies" => self.policies(&mut state, ask),
+                "reservations" => Self::reservations(&state, ask),
                 "regions" | "subnetworks" | "routers" | "firewalls" => self.networks(&mut state, ask),
                 _ => Err(missing(name)),
             },
