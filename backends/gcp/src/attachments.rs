@@ -13,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Gcp;
-use crate::client::{Instance, Outcome, plain, relative};
+use crate::client::{Instance, Outcome, last, relative};
 use crate::errors::GcpError;
 use crate::instance::takes_persistent_disks;
-use crate::machines::zone_of;
+use crate::machines::{Site, site_of};
+use crate::tpu::{Node, disks};
 
 const ATTACHMENT: &str = "attachment";
 
@@ -51,7 +52,7 @@ impl Lifecycle<Attachment> for Gcp {
         }
         let outcome = match &made.operation {
             Some(operation) => {
-                let scope = format!("zones/{}", zone_of(&want.machine));
+                let scope = site_of(&want.machine).scope();
                 self.client.failure(&scope, operation).await?
             }
             None => Outcome::Over,
@@ -73,8 +74,8 @@ impl Lifecycle<Attachment> for Gcp {
         &self,
         known: &[Known<Attachment>],
     ) -> Result<Vec<Option<Sign<VolumeAttachmentData>>>, ComputeError> {
-        let zone = |known: &Known<Attachment>| Some(zone_of(&known.site.machine));
-        look_by_place(known, zone, |zone, known| self.attachment_signs(zone, known)).await
+        let site = |known: &Known<Attachment>| Some(site_of(&known.site.machine));
+        look_by_place(known, site, |site, known| self.attachment_signs(site, known)).await
     }
 
     async fn remove(&self, known: &Known<Attachment>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -92,7 +93,7 @@ impl Lifecycle<Attachment> for Gcp {
 
 impl Gcp {
     async fn instance_of(&self, site: &AttachmentSite) -> Result<Option<Instance>, ComputeError> {
-        self.instance(&zone_of(&site.machine), &site.machine.instance_id)
+        self.instance(&site_of(&site.machine), &site.machine.instance_id)
             .await
     }
 
@@ -102,7 +103,7 @@ impl Gcp {
             .volume
             .availability_zone
             .clone()
-            .unwrap_or_else(|| zone_of(&site.machine));
+            .unwrap_or_else(|| site_of(&site.machine).zone);
         format!(
             "projects/{}/zones/{zone}/disks/{}",
             self.client.project, site.volume.volume_id
@@ -145,21 +146,47 @@ impl Gcp {
         if let Some(found) = found {
             return Ok(found);
         }
-        let zone = zone_of(&site.machine);
+        let at = site_of(&site.machine);
+        if at.is_tpu {
+            return self.change_disks(site, true, call).await;
+        }
         // dstack 0.22.5 has disks with longer names.
         let device: String = format!("pd-{}", site.volume.volume_id).chars().take(63).collect();
         let device = device.trim_end_matches('-').to_owned();
         let body = json!({"source": self.source(site), "deviceName": device, "autoDelete": false});
-        let path = format!(
-            "zones/{}/instances/{}/attachDisk",
-            plain(&zone)?,
-            plain(&site.machine.instance_id)?
-        );
+        let path = format!("{}/attachDisk", at.path(&site.machine.instance_id)?);
         let operation = self.client.act(&path, &[], Some(&body)).await;
         let operation = operation.map_err(GcpError::compute_error)?;
         Ok(Attached {
             device,
             operation: Some(operation.name),
+            at: call.now(),
+        })
+    }
+
+    /// Disks of TPUs are set all at once, one change after the other.
+    async fn change_disks(
+        &self,
+        site: &AttachmentSite,
+        attach: bool,
+        call: &Call<'_>,
+    ) -> Result<Attached, ComputeError> {
+        let _changing = self.tpu_disks.lock().await;
+        let path = site_of(&site.machine).path(&site.machine.instance_id)?;
+        let node: Node = self.client.get(&path).await.map_err(GcpError::compute_error)?;
+        let source = self.source(site);
+        let body = match attach {
+            true => disks(&node, Some(&source), None),
+            false => disks(&node, None, Some(&source)),
+        };
+        let operation = self
+            .client
+            .set_disks(&path, &body)
+            .await
+            .map_err(GcpError::compute_error)?;
+        Ok(Attached {
+            device: format!("persistent-disk-{}", node.data_disks.len() + 1),
+            operation: Some(last(&operation.name).to_owned()),
             at: call.now(),
         })
     }
@@ -183,12 +210,11 @@ impl Gcp {
                 Removal::Gone
             });
         };
-        let zone = zone_of(&site.machine);
-        let path = format!(
-            "zones/{}/instances/{}/detachDisk",
-            plain(&zone)?,
-            plain(&instance.name)?
-        );
+        let at = site_of(&site.machine);
+        if at.is_tpu {
+            return self.change_disks(site, false, call).await.map(|_| again);
+        }
+        let path = format!("{}/detachDisk", at.path(&instance.name)?);
         match self.client.act(&path, &[("deviceName", &device)], None).await {
             // It was detached meanwhile, or is: the next look shows it.
             Err(error) if error.is_missing() || error.is_not_ready() || error.is_invalid() => Ok(again),
@@ -199,14 +225,14 @@ impl Gcp {
 
     async fn attachment_signs(
         &self,
-        zone: String,
+        site: Site,
         known: Vec<&Known<Attachment>>,
     ) -> Result<Vec<Sign<VolumeAttachmentData>>, ComputeError> {
         let names: Vec<String> = known
             .iter()
             .map(|known| known.site.machine.instance_id.clone())
             .collect();
-        let found = self.instances_of(&zone, names).await?;
+        let found = self.instances_of(&site, names).await?;
         let signs = known.iter().zip(&found).map(|(known, instance)| {
             let device = instance
                 .as_ref()

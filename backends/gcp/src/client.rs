@@ -15,14 +15,20 @@ use serde_json::Value;
 use crate::auth::Tokens;
 use crate::errors::{GcpError, Told, known};
 use crate::machines::ENDS_INTERVAL;
+use crate::tpu::Node;
 
 const COMPUTE: &str = "https://compute.googleapis.com";
+
+const TPU: &str = "https://tpu.googleapis.com";
 
 /// How links of Compute Engine begin.
 const LINK: &str = "https://www.googleapis.com/compute/v1/";
 
 /// The most that a page of Compute Engine has.
 const PAGE: &str = "500";
+
+/// Longest names that are asked for: those of operations are the longest.
+const LONGEST_NAME: usize = 255;
 
 /// More pages than any list has.
 const MAX_PAGES: usize = 1000;
@@ -33,6 +39,7 @@ pub(crate) struct Client {
     pub(crate) project: String,
     tokens: Tokens,
     compute: ApiClient,
+    tpu: ApiClient,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -47,12 +54,26 @@ pub(crate) struct Operation {
     pub(crate) http_error_status_code: Option<u16>,
     #[serde(default)]
     pub(crate) http_error_message: Option<String>,
+    /// Of Cloud TPU, which has no status.
+    #[serde(default)]
+    done: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct OperationErrors {
     #[serde(default)]
     pub(crate) errors: Vec<OperationError>,
+    /// Of Cloud TPU: a code of gRPC.
+    #[serde(default)]
+    pub(crate) code: Option<i64>,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+impl Operation {
+    fn is_done(&self) -> bool {
+        self.done || self.status == "DONE"
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -180,6 +201,17 @@ struct Page {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
+struct Nodes {
+    #[serde(default)]
+    nodes: Vec<Value>,
+    #[serde(default)]
+    next_page_token: Option<String>,
+    #[serde(default)]
+    unreachable: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Scopes {
     #[serde(default)]
     items: BTreeMap<String, serde_json::Map<String, Value>>,
@@ -206,12 +238,17 @@ impl Client {
             return Err(ClientError::Project);
         }
         let tokens = Tokens::new(env, creds).map_err(ClientError::Creds)?;
-        let compute = env.api(BackendType::Gcp, COMPUTE, ApiLimits::default());
-        let compute = compute.map_err(ClientError::Creds)?.with_signer(tokens.signer());
+        let api = |base| {
+            let api = env.api(BackendType::Gcp, base, ApiLimits::default());
+            api.map(|api| api.with_signer(tokens.signer()))
+                .map_err(ClientError::Creds)
+        };
+        let (compute, tpu) = (api(COMPUTE)?, api(TPU)?);
         Ok(Self {
             project: project.to_owned(),
             tokens,
             compute,
+            tpu,
         })
     }
 
@@ -226,13 +263,17 @@ impl Client {
         })
     }
 
-    /// The path of something in the project.
-    fn path(&self, rest: &str) -> String {
-        path_in(&self.project, rest)
+    /// The API that has something in the project, and the path there: `locations/...` are of Cloud TPU.
+    fn place(&self, rest: &str) -> (&ApiClient, String) {
+        match rest.starts_with("locations/") {
+            true => (&self.tpu, format!("v2/projects/{}/{rest}", self.project)),
+            false => (&self.compute, path_in(&self.project, rest)),
+        }
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, rest: &str) -> Result<T, GcpError> {
-        self.send(self.compute.get(&self.path(rest))).await
+        let (api, path) = self.place(rest);
+        self.send(api.get(&path)).await
     }
 
     /// Makes something whose name is in the body. `request_id`: the same call is carried out once.
@@ -242,8 +283,8 @@ impl Client {
         request_id: Option<&str>,
         body: &Value,
     ) -> Result<Operation, GcpError> {
-        let path = self.path(rest);
-        let request = self.compute.post(&path).json(body);
+        let (api, path) = self.place(rest);
+        let request = api.post(&path).json(body);
         let request = match request_id {
             Some(id) => request.query("requestId", id).repeatable(),
             None => request,
@@ -254,25 +295,23 @@ impl Client {
     /// Removes something, and tells how far that is.
     pub(crate) async fn remove(&self, rest: &str) -> Result<Removal, ComputeError> {
         let again = ENDS_INTERVAL;
-        match self
-            .send::<Operation>(self.compute.delete(&self.path(rest)))
-            .await
-        {
+        let (api, path) = self.place(rest);
+        match self.send::<Operation>(api.delete(&path)).await {
             Err(error) if error.is_missing() => Ok(Removal::Gone),
             Err(error) if !error.is_not_ready() => Err(error.compute_error()),
             _ => Ok(Removal::Underway { again }),
         }
     }
 
-    /// Asks something of an instance.
+    /// Asks something of an instance, or for a node.
     pub(crate) async fn act(
         &self,
         rest: &str,
         query: &[(&str, &str)],
         body: Option<&Value>,
     ) -> Result<Operation, GcpError> {
-        let path = self.path(rest);
-        let request = self.compute.post(&path);
+        let (api, path) = self.place(rest);
+        let request = api.post(&path);
         let request = body.into_iter().fold(request, ApiRequest::json);
         let request = query
             .iter()
@@ -280,11 +319,45 @@ impl Client {
         self.send(request).await
     }
 
+    /// Sets the disks of a node.
+    pub(crate) async fn set_disks(&self, rest: &str, body: &Value) -> Result<Operation, GcpError> {
+        let (api, path) = self.place(rest);
+        let request = api.patch(&path).query("updateMask", "dataDisks").json(body);
+        self.send(request).await
+    }
+
+    /// All nodes of a zone, or of all (`-`).
+    ///
+    /// # Errors
+    /// Also where a zone does not tell what it has.
+    pub(crate) async fn nodes(&self, zone: &str) -> Result<Vec<Node>, GcpError> {
+        let path = format!("v2/projects/{}/locations/{zone}/nodes", self.project);
+        let (mut all, mut token) = (Vec::new(), None::<String>);
+        for _ in 0..MAX_PAGES {
+            let request = self.tpu.get(&path);
+            let request = token
+                .iter()
+                .fold(request, |request, token| request.query("pageToken", token));
+            let page: Nodes = self.send(request).await?;
+            if let Some(zone) = page.unreachable.first() {
+                return Err(
+                    malformed(&format!("the list of nodes lacks {zone}, which is out of reach")).into(),
+                );
+            }
+            all.extend(page.nodes.into_iter().filter_map(entry));
+            match page.next_page_token.filter(|token| !token.is_empty()) {
+                Some(next) => token = Some(next),
+                None => return Ok(all),
+            }
+        }
+        Err(malformed("a list has no end").into())
+    }
+
     /// Why what was asked for in a zone or region came to nothing; `None`: it did not, or not yet.
     pub(crate) async fn failure(&self, scope: &str, operation: &str) -> Result<Outcome, ComputeError> {
         let path = format!("{scope}/operations/{}", plain(operation)?);
         Ok(match known(self.get::<Operation>(&path).await)? {
-            Some(operation) if operation.status != "DONE" => Outcome::Underway,
+            Some(operation) if !operation.is_done() => Outcome::Underway,
             operation => match operation.as_ref().and_then(Told::of_operation) {
                 Some(told) => Outcome::Failed(told),
                 None => Outcome::Over,
@@ -410,7 +483,7 @@ fn path_in(project: &str, rest: &str) -> String {
 /// It is none.
 pub(crate) fn plain(name: &str) -> Result<&str, ComputeError> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    match !name.is_empty() && name.len() <= 63 && name.bytes().all(is_plain) {
+    match !name.is_empty() && name.len() <= LONGEST_NAME && name.bytes().all(is_plain) {
         true => Ok(name),
         false => Err(ComputeError::Refused(format!("{name:?} is no name of Google's"))),
     }

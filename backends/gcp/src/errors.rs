@@ -36,6 +36,14 @@ const TOO_MANY: &[&str] = &[
     "resourceOperationRateExceeded",
 ];
 
+/// Something else is under way with it.
+const NOT_READY: &[&str] = &[
+    "resourceNotReady",
+    "RESOURCE_NOT_READY",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+];
+
 const NOT_ENABLED: &[&str] = &["accessNotConfigured", "SERVICE_DISABLED"];
 
 /// Why Google did not do something.
@@ -89,7 +97,11 @@ impl Told {
 
     /// Of an operation that has failed.
     pub(crate) fn of_operation(operation: &Operation) -> Option<Self> {
-        let errors = &operation.error.as_ref()?.errors;
+        let error = operation.error.as_ref()?;
+        if let Some(code) = error.code {
+            return Some(Self::of_code(code, &error.message));
+        }
+        let errors = &error.errors;
         let first = errors.first().map(|one| one.message.clone());
         Some(Self {
             status: operation.http_error_status_code.unwrap_or_default(),
@@ -98,6 +110,26 @@ impl Told {
                 .or_else(|| operation.http_error_message.clone())
                 .unwrap_or_default(),
         })
+    }
+
+    /// Of an operation of Cloud TPU (`google.rpc.Code`).
+    fn of_code(code: i64, message: &str) -> Self {
+        let (status, code) = match code {
+            3 => (400, "INVALID_ARGUMENT"),
+            5 => (404, "NOT_FOUND"),
+            6 => (409, "ALREADY_EXISTS"),
+            7 => (403, "PERMISSION_DENIED"),
+            // Of both it says so.
+            8 if message.to_ascii_lowercase().contains("quota") => (429, "QUOTA_EXCEEDED"),
+            8 => (429, "RESOURCE_POOL_EXHAUSTED"),
+            9 => (400, "FAILED_PRECONDITION"),
+            _ => (503, ""),
+        };
+        Self {
+            status,
+            codes: vec![code.to_owned()],
+            message: message.to_owned(),
+        }
     }
 
     pub(crate) fn is(&self, codes: &[&str]) -> bool {
@@ -119,7 +151,7 @@ impl Told {
             {
                 ComputeError::InUse(text)
             }
-            _ if self.is(&["resourceNotReady", "RESOURCE_NOT_READY"]) => ComputeError::NotReady(text),
+            _ if self.is(NOT_READY) => ComputeError::NotReady(text),
             429 => throttled(text),
             401 => ComputeError::Credentials(text),
             403 => ComputeError::Credentials(match permission(&self.message) {
@@ -199,6 +231,11 @@ impl GcpError {
         self.status() == Some(403)
     }
 
+    /// The API is not enabled in the project.
+    pub(crate) fn is_not_enabled(&self) -> bool {
+        self.told().is_some_and(|told| told.is(NOT_ENABLED))
+    }
+
     /// There is one of this name.
     pub(crate) fn is_conflict(&self) -> bool {
         self.status() == Some(409)
@@ -206,8 +243,7 @@ impl GcpError {
 
     /// What is named is not known yet, or has something else begun with it.
     pub(crate) fn is_not_ready(&self) -> bool {
-        self.told()
-            .is_some_and(|told| told.is(&["resourceNotReady", "RESOURCE_NOT_READY"]))
+        self.told().is_some_and(|told| told.is(NOT_READY))
     }
 
     /// What was asked for makes no sense now.

@@ -9,6 +9,7 @@ use crate::client::{Disk, Instance, Policy, last};
 use crate::errors::GcpError;
 use crate::machines::mark;
 use crate::offers::region_of;
+use crate::tpu::place_of;
 
 impl Gcp {
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
@@ -52,13 +53,33 @@ impl Gcp {
                 mark,
             ))
         }));
+        all.extend(self.owned_nodes().await?);
+        Ok(all)
+    }
+
+    /// Where TPUs are not configured, the account may have nothing to do with them.
+    async fn owned_nodes(&self) -> Result<Vec<Owned>, ComputeError> {
+        let nodes = match self.client.nodes("-").await {
+            Ok(nodes) => nodes,
+            Err(error) if error.is_not_enabled() => return Ok(Vec::new()),
+            Err(error) if !self.config.tpu.unwrap_or(false) && error.is_forbidden() => return Ok(Vec::new()),
+            Err(error) => return Err(error.compute_error()),
+        };
+        let mut all = Vec::new();
+        for node in nodes {
+            let (zone, name) = place_of(&node.name)?;
+            let scope = format!("locations/{zone}");
+            all.extend(mark(&node.labels).map(|mark| owned(OwnedKind::Machine, &scope, "nodes", name, mark)));
+        }
         Ok(all)
     }
 
     pub(crate) async fn remove_by_id(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let parts: Vec<&str> = owned.id.split('/').collect();
         match parts.as_slice() {
-            ["zones", zone, "instances", name] => self.terminate(zone, name).await,
+            ["zones", _, "instances", _] | ["locations", _, "nodes", _] => {
+                self.client.remove(&owned.id).await
+            }
             ["regions", region, "resourcePolicies", name] => self.delete_policy(region, name).await,
             ["zones", zone, "disks", name] => self.delete_disk(zone, name).await,
             _ => Err(ComputeError::Unsupported("removing this")),
@@ -74,7 +95,7 @@ fn owned(kind: OwnedKind, scope: &str, collection: &str, name: &str, mark: Owned
         id: format!("{scope}/{collection}/{name}"),
         name: name.to_owned(),
         mark,
-        region: match scope.starts_with("zones/") {
+        region: match !scope.starts_with("regions/") {
             true => region_of(place).to_owned(),
             false => place.to_owned(),
         },

@@ -1,8 +1,9 @@
-//! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine.
+//! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine, TPUs.
 //!
 //! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
-//! `offers` says what can be had, `network` where machines are put, `startup` what they are made of. `instance` is the request for one,
-//! `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of groups, `reservations` finds what was reserved. `inventory` finds what was left behind.
+//! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
+//! `instance` and `tpu` are the requests for one, `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of
+//! groups. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
@@ -20,6 +21,7 @@ mod offers;
 mod placements;
 mod reservations;
 mod startup;
+mod tpu;
 mod volumes;
 
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use dstack_compute::{
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
+use tokio::sync::Mutex;
 
 use client::{Client, Subnet};
 use offers::Quotas;
@@ -100,6 +103,7 @@ impl CloudKind for GcpKind {
             client: client.map_err(|error| error.to_string())?,
             quotas: Cached::of_offers(&kind.env),
             subnets: Cached::new(clock(), SUBNETS_LIFETIME, Duration::ZERO),
+            tpu_disks: Mutex::default(),
             firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             config,
             kind,
@@ -116,6 +120,8 @@ struct Gcp {
     client: Client,
     quotas: Cached<Quotas>,
     subnets: Cached<Vec<Subnet>>,
+    /// One change of the disks of TPUs after the other.
+    tpu_disks: Mutex<()>,
     /// The rule that lets SSH in is there.
     firewall: Cached<()>,
 }

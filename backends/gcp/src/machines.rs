@@ -19,10 +19,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Gcp;
-use crate::client::{Instance, Outcome, plain};
+use crate::client::{Instance, Outcome, last, plain};
 use crate::errors::{GcpError, Told, known};
 use crate::instance::{Parts, USER, instance};
 use crate::labels::{OURS, labels};
+use crate::tpu::{Node, is_tpu, node};
 
 /// Longest name of a resource.
 pub(crate) const NAME_LENGTH: usize = 63;
@@ -46,10 +47,41 @@ pub(crate) const PARALLEL: usize = 8;
 
 const SSH_PORT: i64 = 22;
 
+/// Where a machine is: an instance of Compute Engine, or a node of Cloud TPU.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Site {
+    pub(crate) zone: String,
+    #[serde(default)]
+    pub(crate) is_tpu: bool,
+}
+
+impl Site {
+    /// The path of a machine in the project.
+    ///
+    /// # Errors
+    /// There is none, as a name is none of Google's.
+    pub(crate) fn path(&self, name: &str) -> Result<String, ComputeError> {
+        let (zone, name) = (plain(&self.zone)?, plain(name)?);
+        Ok(match self.is_tpu {
+            true => format!("locations/{zone}/nodes/{name}"),
+            false => format!("zones/{zone}/instances/{name}"),
+        })
+    }
+
+    /// The path of its zone, where its operations are.
+    pub(crate) fn scope(&self) -> String {
+        match self.is_tpu {
+            true => format!("locations/{}", self.zone),
+            false => format!("zones/{}", self.zone),
+        }
+    }
+}
+
 /// Where an instance is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Choice {
-    pub(crate) zone: String,
+    #[serde(flatten)]
+    pub(crate) site: Site,
     /// The id of the request: what is asked for twice is made once.
     request: String,
     /// Zones that had no room.
@@ -82,7 +114,7 @@ impl Lifecycle<Machine> for Gcp {
                 "it is not noted where the instance was asked for".to_owned(),
             ));
         };
-        match self.instance(&choice.zone, &launched.made.id).await? {
+        match self.instance(&choice.site, &launched.made.id).await? {
             Some(instance) => self.reached(want, &choice, &instance),
             None => self.not_there(want, &choice, &launched, call).await,
         }
@@ -92,31 +124,31 @@ impl Lifecycle<Machine> for Gcp {
         &self,
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let zone = |known: &Known<Machine>| known.place.as_ref().map(zone_of);
-        look_by_place(known, zone, |zone, known| self.signs_in(zone, known)).await
+        let site = |known: &Known<Machine>| known.place.as_ref().map(site_of);
+        look_by_place(known, site, |site, known| self.signs_in(site, known)).await
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let choice: Option<Choice> = call.made(CHOICE)?;
         let place = known.place.as_ref();
-        let zone = place
-            .map(zone_of)
-            .or_else(|| choice.as_ref().map(|choice| choice.zone.clone()));
-        let zone = zone.unwrap_or_default();
+        let Some(site) = place.map(site_of).or_else(|| choice.map(|choice| choice.site)) else {
+            // Before anything is asked for, it is noted where.
+            return Ok(Removal::Gone);
+        };
         let made = place.map(|place| Launched {
             operation: None,
             made: Made::long_ago(place.instance_id.clone()),
         });
         let find = async || {
             let name = known.marks.name(NAME_LENGTH);
-            let found = self.find_instance(&zone, &name, &known.marks).await?;
+            let found = self.find_instance(&site, &name, &known.marks).await?;
             Ok(found.then(|| Launched {
                 operation: None,
                 made: Made::now(name, call),
             }))
         };
         let delete = async |launched: Launched| {
-            let told = self.terminate(&zone, &launched.made.id).await?;
+            let told = self.terminate(&site, &launched.made.id).await?;
             Ok(launched.made.removal(call, told, ENDS_INTERVAL))
         };
         let removal = call.unmake(MACHINE, made, LISTED_WITHIN, find, delete).await?;
@@ -170,7 +202,10 @@ impl Gcp {
             return Err(ComputeError::NoCapacity(refusal.unwrap_or_else(none)));
         };
         let choice = Choice {
-            zone: zone.clone(),
+            site: Site {
+                zone: zone.clone(),
+                is_tpu: is_tpu(&want.offer.instance.name),
+            },
             request: self.kind.env.random.uuid().to_string(),
             tried,
             refusal,
@@ -181,12 +216,12 @@ impl Gcp {
     async fn choose_next(
         &self,
         want: &MachineRequest,
-        last: Choice,
+        before: Choice,
         refusal: String,
         call: &Call<'_>,
     ) -> Result<Choice, ComputeError> {
-        let mut tried = last.tried;
-        tried.push(last.zone);
+        let mut tried = before.tried;
+        tried.push(before.site.zone);
         forget_choice(call).await?;
         self.choose(want, tried, Some(refusal), call).await
     }
@@ -201,39 +236,56 @@ impl Gcp {
         let reservation = match &want.reservation {
             Some(name) => {
                 let mut zones = self.reservation(name).await.map_err(not_asked)?;
-                let none =
-                    || ComputeError::NoCapacity(format!("there is no reservation {name} in {}", choice.zone));
-                Some(zones.remove(&choice.zone).ok_or_else(none)?)
+                let zone = &choice.site.zone;
+                let none = || ComputeError::NoCapacity(format!("there is no reservation {name} in {zone}"));
+                Some(zones.remove(zone).ok_or_else(none)?)
             }
             None => None,
         };
         let networks = self.networks(&offer.region, &offer.instance.name).await?;
         let name = want.marks.name(NAME_LENGTH);
         let labels = labels(&want.marks, &want.owner, self.config.tags.as_ref());
-        let parts = Parts {
-            project: &self.client.project,
-            zone: plain(&choice.zone)?,
-            name: &name,
-            labels: &labels,
-            networks: &networks,
-            is_public: self.config.public_ips.unwrap_or(true),
-            service_account: self.config.vm_service_account.as_deref(),
-            placement: want.placement_group.as_ref().map(|group| {
-                let (project, region) = (&self.client.project, &offer.region);
-                format!("projects/{project}/regions/{region}/resourcePolicies/{group}")
-            }),
-            reservation: reservation.as_ref(),
-        };
-        let body = instance(want, &parts)?;
-        let path = format!("zones/{}/instances", choice.zone);
+        let is_public = self.config.public_ips.unwrap_or(true);
+        let service_account = self.config.vm_service_account.as_deref();
         let made = Made::now(name.clone(), call);
-        match self.client.insert(&path, Some(&choice.request), &body).await {
+        let site = &choice.site;
+        let asked = match site.is_tpu {
+            true => {
+                let body = node(want, &labels, &networks, is_public, service_account);
+                let path = format!("{}/nodes", site.scope());
+                self.client.act(&path, &[("nodeId", &name)], Some(&body)).await
+            }
+            false => {
+                let parts = Parts {
+                    project: &self.client.project,
+                    zone: plain(&site.zone)?,
+                    name: &name,
+                    labels: &labels,
+                    networks: &networks,
+                    is_public,
+                    service_account,
+                    placement: want.placement_group.as_ref().map(|group| {
+                        let (project, region) = (&self.client.project, &offer.region);
+                        format!("projects/{project}/regions/{region}/resourcePolicies/{group}")
+                    }),
+                    reservation: reservation.as_ref(),
+                };
+                let path = format!("{}/instances", site.scope());
+                let body = instance(want, &parts)?;
+                self.client.insert(&path, Some(&choice.request), &body).await
+            }
+        };
+        match asked {
             Ok(operation) => Ok(Launched {
-                operation: Some(operation.name),
+                operation: Some(last(&operation.name).to_owned()),
                 made,
             }),
             // An earlier call has made it.
-            Err(error) if error.is_conflict() => match self.instance(&choice.zone, &name).await? {
+            Err(error) if error.is_conflict() => match self
+                .instance(site, &name)
+                .await
+                .map_err(|error| unclear(&error))?
+            {
                 Some(found) if is_for(&found, &want.marks) => Ok(Launched {
                     operation: None,
                     made,
@@ -258,7 +310,7 @@ impl Gcp {
         launched: &Launched,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let scope = format!("zones/{}", plain(&choice.zone)?);
+        let scope = choice.site.scope();
         let outcome = match &launched.operation {
             Some(operation) => self.client.failure(&scope, operation).await?,
             None => Outcome::Over,
@@ -279,7 +331,7 @@ impl Gcp {
             error => return Err(error),
         };
         // As long as another call for it is on its way, it may be made in this zone all the same.
-        let delete = async |launched: Launched| self.terminate(&choice.zone, &launched.made.id).await;
+        let delete = async |launched: Launched| self.terminate(&choice.site, &launched.made.id).await;
         let removal = call
             .unmake(MACHINE, None, LISTED_WITHIN, async || Ok(None), delete)
             .await?;
@@ -309,12 +361,17 @@ impl Gcp {
         let Some(hostname) = (if is_public { external } else { internal.clone() }) else {
             return Ok(waits_for("an address", STARTS_INTERVAL));
         };
+        let zone = &choice.site.zone;
+        let data = match choice.site.is_tpu {
+            true => json!({"is_tpu": true, "zone": zone}),
+            false => json!({"zone": zone}),
+        };
         Ok(Step::Ready(JobProvisioningData {
             internal_ip: internal,
             public_ip_enabled: is_public,
             reservation: want.reservation.clone(),
-            availability_zone: Some(choice.zone.clone()),
-            backend_data: Some(json!({"zone": choice.zone}).to_string()),
+            availability_zone: Some(zone.clone()),
+            backend_data: Some(data.to_string()),
             ..machine_place(&want.offer, instance.name.clone(), hostname, USER, SSH_PORT)
         }))
     }
@@ -322,7 +379,7 @@ impl Gcp {
     /// How instances of a zone are.
     async fn signs_in(
         &self,
-        zone: String,
+        site: Site,
         known: Vec<&Known<Machine>>,
     ) -> Result<Vec<Sign<JobProvisioningData>>, ComputeError> {
         let name = |known: &&Known<Machine>| known.place.as_ref().map(|place| place.instance_id.clone());
@@ -330,19 +387,28 @@ impl Gcp {
             .iter()
             .map(|known| name(known).unwrap_or_default())
             .collect();
-        let found = self.instances_of(&zone, names).await?;
+        let found = self.instances_of(&site, names).await?;
         Ok(found.iter().map(|found| sign_of(found.as_ref())).collect())
     }
 
     /// Instances of a zone, in the order of their names.
     pub(crate) async fn instances_of(
         &self,
-        zone: &str,
+        site: &Site,
         names: Vec<String>,
     ) -> Result<Vec<Option<Instance>>, ComputeError> {
-        let path = format!("zones/{}/instances", plain(zone)?);
-        let listed = self.client.list::<Instance>(None, &path, Some(OURS)).await;
-        let listed = listed.map_err(GcpError::compute_error)?;
+        let zone = plain(&site.zone)?;
+        let listed = match site.is_tpu {
+            true => {
+                let nodes = self.client.nodes(zone).await;
+                nodes.map(|nodes| nodes.into_iter().map(Node::into_instance).collect())
+            }
+            false => {
+                let path = format!("zones/{zone}/instances");
+                self.client.list::<Instance>(None, &path, Some(OURS)).await
+            }
+        };
+        let listed: Vec<Instance> = listed.map_err(GcpError::compute_error)?;
         let listed: HashMap<String, Instance> =
             listed.into_iter().map(|one| (one.name.clone(), one)).collect();
         let found = stream::iter(names)
@@ -352,7 +418,7 @@ impl Gcp {
                     // What is new may not be listed yet, and while others end, a page may begin one entry later.
                     match listed {
                         Some(listed) => Ok(Some(listed)),
-                        None => self.instance(zone, &name).await,
+                        None => self.instance(site, &name).await,
                     }
                 }
             })
@@ -362,21 +428,31 @@ impl Gcp {
     }
 
     /// `None`: Google says that it does not have it.
-    pub(crate) async fn instance(&self, zone: &str, name: &str) -> Result<Option<Instance>, ComputeError> {
-        let path = format!("zones/{}/instances/{}", plain(zone)?, plain(name)?);
-        known(self.client.get(&path).await)
+    pub(crate) async fn instance(&self, site: &Site, name: &str) -> Result<Option<Instance>, ComputeError> {
+        let path = site.path(name)?;
+        match site.is_tpu {
+            true => {
+                let node: Option<Node> = known(self.client.get(&path).await)?;
+                Ok(node.map(Node::into_instance))
+            }
+            false => known(self.client.get(&path).await),
+        }
     }
 
-    async fn find_instance(&self, zone: &str, name: &str, marks: &Marks) -> Result<bool, ComputeError> {
-        let found = self.instance(zone, name).await?;
+    async fn find_instance(&self, site: &Site, name: &str, marks: &Marks) -> Result<bool, ComputeError> {
+        let found = self.instance(site, name).await?;
         Ok(found.is_some_and(|found| is_for(&found, marks)))
     }
 
-    /// Ends an instance, and tells how far that is.
-    pub(crate) async fn terminate(&self, zone: &str, name: &str) -> Result<Removal, ComputeError> {
-        let path = format!("zones/{}/instances/{}", plain(zone)?, plain(name)?);
-        self.client.remove(&path).await
+    /// Ends a machine, and tells how far that is.
+    async fn terminate(&self, site: &Site, name: &str) -> Result<Removal, ComputeError> {
+        self.client.remove(&site.path(name)?).await
     }
+}
+
+/// Of what is there, as Google has said before.
+fn unclear(error: &ComputeError) -> ComputeError {
+    ComputeError::Unclear(error.details())
 }
 
 fn waits_for(doing: &str, again: Duration) -> Step<JobProvisioningData> {
@@ -399,6 +475,8 @@ fn elsewhere(told: &Told) -> Option<ComputeError> {
         ]
         .iter()
         .any(|part| told.message.contains(part)),
+        // Of Cloud TPU.
+        403 => told.message.contains("is not found or access is unauthorized"),
         _ => false,
     };
     is_of_zone.then(|| ComputeError::NoCapacity(dstack_backend::one_line(&told.message)))
@@ -413,23 +491,24 @@ fn is_for(instance: &Instance, marks: &Marks) -> bool {
 }
 
 /// Where a machine is. Of rows of dstack 0.22.5 the region may be the zone.
-pub(crate) fn zone_of(place: &JobProvisioningData) -> String {
-    #[derive(Deserialize)]
-    struct Data {
-        zone: String,
-    }
-    let data = place
-        .backend_data
-        .as_deref()
-        .and_then(|data| serde_json::from_str::<Data>(data).ok());
-    data.map(|data| data.zone)
-        .or_else(|| place.availability_zone.clone())
-        .unwrap_or_else(|| place.region.clone())
+pub(crate) fn site_of(place: &JobProvisioningData) -> Site {
+    let data = place.backend_data.as_deref();
+    let site = data.and_then(|data| serde_json::from_str::<Site>(data).ok());
+    let zone = || {
+        place
+            .availability_zone
+            .clone()
+            .unwrap_or_else(|| place.region.clone())
+    };
+    site.unwrap_or_else(|| Site {
+        zone: zone(),
+        is_tpu: false,
+    })
 }
 
 /// The id of a machine in the inventory.
 pub(crate) fn id_of(place: &JobProvisioningData) -> String {
-    format!("zones/{}/instances/{}", zone_of(place), place.instance_id)
+    site_of(place).path(&place.instance_id).unwrap_or_default()
 }
 
 /// How far an instance is ("Instance lifecycle", Compute Engine).

@@ -18,6 +18,7 @@ use crate::Gcp;
 use crate::client::Region;
 use crate::errors::GcpError;
 use crate::reservations::reserved;
+use crate::tpu::{is_on_one_host, is_tpu};
 
 /// Types whose names begin so are known to work (dstack 0.22.5); others only with GPUs.
 const TYPES: &[&str] = &[
@@ -104,8 +105,11 @@ impl Gcp {
     }
 
     fn is_supported(&self, machine_type: &str, gpu: Option<&str>) -> bool {
+        if is_tpu(machine_type) {
+            return self.config.tpu.unwrap_or(false) && is_on_one_host(machine_type);
+        }
         let is_known = TYPES.iter().any(|start| machine_type.starts_with(start));
-        !is_tpu(machine_type) && (is_known || gpu.is_some_and(|gpu| !UNSUPPORTED_GPUS.contains(&gpu)))
+        is_known || gpu.is_some_and(|gpu| !UNSUPPORTED_GPUS.contains(&gpu))
     }
 
     async fn quotas(&self) -> Result<Arc<Quotas>, ComputeError> {
@@ -123,15 +127,6 @@ impl Gcp {
         };
         self.quotas.get(fetch).await
     }
-}
-
-/// Whether a type is one of TPUs: `v5litepod-8`.
-pub(crate) fn is_tpu(machine_type: &str) -> bool {
-    let Some((version, cores)) = machine_type.split_once('-') else {
-        return false;
-    };
-    let is_version = version.starts_with('v') && version.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
-    is_version && !cores.is_empty() && cores.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The region of a zone.
@@ -199,22 +194,6 @@ mod tests {
     use dstack_model::instances::{Disk, Gpu};
 
     use super::*;
-
-    #[test]
-    fn tpus_are_known_by_their_types() {
-        for (name, expected) in [
-            ("v5litepod-8", true),
-            ("v2-8", true),
-            ("v5p-8", true),
-            ("v6e-1", true),
-            ("a2-highgpu-1g", false),
-            ("vm-8", false),
-            ("v2", false),
-            ("v2-", false),
-        ] {
-            assert_eq!(is_tpu(name), expected, "{name}");
-        }
-    }
 
     #[test]
     fn gpus_count_against_the_quota_of_their_kind() {

@@ -129,6 +129,8 @@ async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureErro
 
 checks_of!(machines: one_machine, machines_in_two_regions);
 checks_of!(volumes: one_volume, volumes_in_two_regions);
+checks_of!(tpus: one_tpu, tpus_in_two_regions;
+    whole_life, sold_out, loss, another_attempt, neighbours, left_behind, removed_before_listed, any_fault_anywhere, soak);
 checks_of!(placement_groups: one_group, groups_in_two_regions;
     whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
@@ -986,4 +988,192 @@ async fn only_what_is_reserved_is_offered_and_made() {
     }
     emulator.deny("compute.reservations.list");
     assert_eq!(offers_of(&cloud, &json!({"reservation": "plain"})).await, []);
+}
+
+/// A TPU in place of another machine.
+fn as_tpu(mut subject: Subject<Machine>, accelerator: &str, spot: bool) -> Subject<Machine> {
+    let mut instance = (*subject.want.offer.instance).clone();
+    instance.name = accelerator.to_owned();
+    instance.resources.spot = spot;
+    subject.want.offer.instance = Arc::new(instance);
+    subject
+}
+
+async fn one_tpu() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud_with(&json!({"tpu": true})).0;
+    let subject = as_tpu(machine(&cloud).await, "v5litepod-8", false);
+    (cloud, subject)
+}
+
+async fn tpus_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud_with(&json!({"tpu": true})).0;
+    let subjects = vec![
+        as_tpu(machine_in(&mut cloud, HOME).await, "v2-8", false),
+        as_tpu(machine_in(&mut cloud, OTHER).await, "v2-8", true),
+        as_tpu(machine_in(&mut cloud, HOME).await, "v5p-8", false),
+    ];
+    (cloud, subjects)
+}
+
+#[tokio::test(start_paused = true)]
+async fn tpus_on_one_host_are_offered_where_they_are_wanted() {
+    let gpus = json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1.."}});
+    assert_eq!(offers_of(&cloud(), &gpus).await, []);
+    let (cloud, _) = cloud_with(&json!({"tpu": true}));
+    let offers = offers_of(&cloud, &gpus).await;
+    let mut names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(
+        names.contains(&"v5litepod-8") && names.iter().all(|name| name.starts_with('v')),
+        "{names:?}"
+    );
+    assert!(
+        offers
+            .iter()
+            .all(|offer| offer.availability == InstanceAvailability::Unknown)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tpus_are_made_as_they_were_asked_for() {
+    let more = json!({"tpu": true, "vpc_name": "private", "vm_service_account": "jobs@a-project.iam.gserviceaccount.com"});
+    let (cloud, emulator) = cloud_with(&more);
+    emulator.add_network("private", &[(HOME, "one"), (OTHER, "two")]);
+    for (accelerator, spot, runtime) in [
+        ("v5litepod-8", false, "v2-alpha-tpuv5-lite"),
+        ("v6e-4", true, "v2-alpha-tpuv6e"),
+        ("v3-8", false, "tpu-ubuntu2204-base"),
+    ] {
+        let subject = as_tpu(
+            machine_of(&cloud, "e2-standard-2", false).await,
+            accelerator,
+            spot,
+        );
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        let asked = emulator.asked_tpus().pop().unwrap();
+        assert_eq!(
+            (&asked["acceleratorType"], &asked["runtimeVersion"]),
+            (&json!(accelerator), &json!(runtime))
+        );
+        assert_eq!(
+            asked.get("schedulingConfig"),
+            spot.then_some(&json!({"preemptible": true}))
+        );
+        let subnet = format!("projects/{PROJECT}/regions/{HOME}/subnetworks/one");
+        assert_eq!(asked["networkConfig"]["subnetwork"], subnet);
+        assert_eq!(
+            asked["serviceAccount"]["email"],
+            "jobs@a-project.iam.gserviceaccount.com"
+        );
+        assert_eq!(asked["labels"]["owner"], "dstack");
+        assert!(
+            asked["metadata"]["ssh-keys"]
+                .as_str()
+                .unwrap()
+                .starts_with("ubuntu:ssh-ed25519 ")
+        );
+        assert!(
+            asked["metadata"]["startup-script"]
+                .as_str()
+                .unwrap()
+                .contains("PJRT_DEVICE=TPU")
+        );
+        assert_eq!(place.hostname.as_deref(), Some("203.0.113.80"));
+        assert_eq!(place.internal_ip.as_deref(), Some("10.128.0.9"));
+        let zone = place.availability_zone.clone().unwrap();
+        assert_eq!(
+            place.backend_data,
+            Some(json!({"is_tpu": true, "zone": zone}).to_string())
+        );
+        // A row of dstack 0.22.5: nothing was noted.
+        let known = subject.known(Some(place));
+        let signs = cloud
+            .open()
+            .machines()
+            .unwrap()
+            .look(std::slice::from_ref(&known))
+            .await
+            .unwrap();
+        assert_eq!(signs, [Some(Sign::Well)]);
+        Driver::new(&cloud).remove(&known, &subject).await;
+        assert_eq!(cloud.emulator.ledger().alive(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_there_is_no_tpu_is_told() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let of = |subject| as_tpu(subject, "v2-8", false);
+    let subject = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    emulator.fill(&zones[0]);
+    emulator.lack(&zones[1], "v2-8");
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
+    emulator.fail("v2-8", 429, "RESOURCE_EXHAUSTED");
+    let second = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    emulator.deny("tpu.nodes.create");
+    let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Credentials(text) if text.contains("`tpu.nodes.create`")),
+        "{error:?}"
+    );
+    // A zone that does not tell which it has hides them.
+    emulator.unreachable(Some(&zones[2]));
+    cloud.open().inventory().await.unwrap_err();
+    emulator.unreachable(None);
+    assert_eq!(cloud.open().inventory().await.unwrap().len(), 1);
+    // Who has nothing to do with them need not be allowed to ask.
+    emulator.deny("tpu.nodes.list");
+    cloud.open().inventory().await.unwrap_err();
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.deny("tpu.nodes.list");
+    assert_eq!(cloud.open().inventory().await.unwrap(), []);
+    emulator.disable("tpu");
+    assert_eq!(cloud.open().inventory().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_attached_to_tpus() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let subject = as_tpu(
+        machine_of(&cloud, "e2-standard-2", false).await,
+        "v5litepod-8",
+        false,
+    );
+    let machine = Driver::new(&cloud).make(&subject).await.unwrap();
+    let zone = machine.availability_zone.clone().unwrap();
+    let mut attached = Vec::new();
+    for number in 1..=2 {
+        let subject = volume(&cloud, &disk(&json!({"availability_zone": zone})));
+        let volume = Driver::new(&cloud).make(&subject).await.unwrap();
+        let site = AttachmentSite {
+            volume,
+            machine: machine.clone(),
+            force: false,
+        };
+        let subject = attachment(&cloud, site);
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        assert_eq!(place.device_name, Some(format!("persistent-disk-{number}")));
+        attached.push((subject, place));
+    }
+    let disks = emulator.asked_tpus()[0]["dataDisks"].clone();
+    assert_eq!(disks.as_array().unwrap().len(), 2);
+    assert_eq!(disks[0]["mode"], "READ_WRITE");
+    let (subject, place) = attached.remove(1);
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!(emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len(), 1);
+    let mut without = subject.site.clone();
+    without.machine.instance_type.name = "v6e-8".to_owned();
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, without))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
 }

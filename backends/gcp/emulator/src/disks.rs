@@ -77,6 +77,14 @@ impl Disk {
     }
 }
 
+impl Cloud {
+    pub(crate) fn has_disk(&self, id: &str, zone: &str) -> bool {
+        self.disks
+            .iter()
+            .any(|one| one.is_listed() && one.zone == zone && one.id() == id)
+    }
+}
+
 /// The path of a disk, however it is named.
 fn relative(source: &str) -> &str {
     let source = source.split_once("/v1/").map_or(source, |(_, rest)| rest);

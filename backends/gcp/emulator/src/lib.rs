@@ -12,6 +12,7 @@ mod instances;
 mod lists;
 mod networks;
 mod policies;
+mod tpu;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,6 +112,7 @@ struct Cloud {
     disks: Vec<disks::Disk>,
     policies: Vec<policies::Policy>,
     reservations: Vec<Reservation>,
+    nodes: Vec<tpu::Node>,
     operations: Vec<Operation>,
     /// Operations by the ids of their requests.
     requests: HashMap<String, String>,
@@ -285,10 +287,14 @@ impl Gcp {
     /// Google takes all spot machines back.
     pub fn preempt(&self) {
         let now = Instant::now();
-        for machine in &mut self.lock().machines {
+        let mut state = self.lock();
+        for machine in &mut state.machines {
             if machine.asked["scheduling"]["provisioningModel"] == "SPOT" {
                 machine.stopped_at.get_or_insert(now);
             }
+        }
+        for node in &mut state.nodes {
+            node.stopped_at.get_or_insert(now);
         }
     }
 
@@ -308,6 +314,7 @@ impl Gcp {
         let mut state = self.lock();
         self.settle_disks(&mut state);
         self.settle_policies(&mut state);
+        self.settle_nodes(&mut state);
         for machine in &mut state.machines {
             // Its name may be used again.
             if machine.is_gone() && !machine.is_settled {
@@ -384,6 +391,7 @@ impl Gcp {
             }
             name => match name.split_once('.').unwrap().0 {
                 "instances" => self.instances(&mut state, ask),
+                "nodes" | "operations" => self.nodes(&mut state, ask),
                 "disks" => self.disks(&mut state, ask),
                 "resourcePolicies" => self.policies(&mut state, ask),
                 "reservations" => Self::reservations(&state, ask),
@@ -415,6 +423,29 @@ fn operation(state: &Cloud, ask: &Ask, kind: &str) -> Answer {
 }
 
 impl Operation {
+    /// As Cloud TPU tells of it, with a code of gRPC.
+    fn to_tpu_json(&self) -> Value {
+        let is_done = self.done_at <= Instant::now();
+        let name = format!("projects/{PROJECT}/{}/operations/{}", self.scope, self.name);
+        let kind = "type.googleapis.com/google.cloud.common.OperationMetadata";
+        let target = format!("projects/{PROJECT}/{}", self.target);
+        let mut told = json!({"name": name, "metadata": {"@type": kind, "target": target, "verb": self.kind, "apiVersion": "v2"}});
+        if is_done {
+            told["done"] = true.into();
+            match &self.error {
+                Some(error) => {
+                    let code = if error.status == 429 { 8 } else { 14 };
+                    told["error"] = json!({"code": code, "message": error.message});
+                }
+                None => {
+                    told["response"] =
+                        json!({"@type": "type.googleapis.com/google.cloud.tpu.v2.Node", "name": target});
+                }
+            }
+        }
+        told
+    }
+
     fn to_json(&self) -> Value {
         let is_done = self.done_at <= Instant::now();
         let link = |path: &str| format!("https://www.googleapis.com/compute/v1/projects/{PROJECT}/{path}");
@@ -450,7 +481,15 @@ fn refused(refusal: &Refusal) -> Response {
         message,
     } = refusal;
     let error = json!({"message": message, "domain": "global", "reason": reason});
-    let body = json!({"error": {"code": status, "message": message, "errors": [error]}});
+    // Of Cloud TPU, whose reasons are codes of gRPC.
+    let code = match status {
+        _ if reason.chars().all(|c| c.is_ascii_uppercase() || c == '_') => reason,
+        400 => "INVALID_ARGUMENT",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        _ => "UNKNOWN",
+    };
+    let body = json!({"error": {"code": status, "message": message, "status": code, "errors": [error]}});
     (StatusCode::from_u16(*status).unwrap(), Json(body)).into_response()
 }
 
@@ -541,6 +580,7 @@ impl Emulator for Gcp {
             machine.gone_at.get_or_insert(now);
         }
         Self::lose_disks(&mut state);
+        Self::lose_nodes(&mut state);
         drop(state);
         self.settle();
     }
