@@ -56,6 +56,11 @@ pub(crate) fn accelerator(gpu: &Gpu) -> Option<&'static str> {
         .map(|(.., accelerator)| *accelerator)
 }
 
+/// Whether a machine with such GPUs can be asked for.
+pub(crate) fn is_known(gpu: &Gpu) -> bool {
+    BUNDLED.contains(&gpu.name.as_str()) || accelerator(gpu).is_some()
+}
+
 /// What a machine is made of beyond what was asked for.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {

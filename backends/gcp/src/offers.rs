@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use crate::Gcp;
 use crate::client::Region;
 use crate::errors::GcpError;
+use crate::instance::is_known;
 use crate::reservations::reserved;
 use crate::tpu::{is_on_one_host, is_tpu};
 
@@ -77,7 +78,11 @@ impl Gcp {
         )?;
         let mut rows = rows;
         // What is only to be had in advance, for some days, is for reservations.
-        rows.retain(|row| is_reserved || !is_in_advance(&row.backend_data));
+        rows.retain(|row| {
+            let mut gpus = row.instance.resources.gpus.iter();
+            let can_be_made = gpus.all(|gpu| is_tpu(&gpu.name) || is_known(gpu));
+            can_be_made && (is_reserved || !is_in_advance(&row.backend_data))
+        });
         let offers = by_region(rows);
         if offers.is_empty() {
             return Ok(Vec::new());

@@ -371,6 +371,15 @@ async fn offers_are_of_regions_and_tell_zones_and_quotas() {
         offer.backend_data.get("is_dws_calendar_mode") == Some(&json!(true))
     };
     assert!(!offers.iter().any(is_in_advance));
+    // Parts of a GPU, of which Google's names are not known.
+    let parts = offers
+        .iter()
+        .filter(|offer| offer.instance.name.starts_with("g4-"));
+    let sizes: std::collections::BTreeSet<i64> = parts
+        .flat_map(|offer| &offer.instance.resources.gpus)
+        .map(|gpu| gpu.memory_mib / 1024)
+        .collect();
+    assert_eq!(sizes, [96].into());
 }
 
 #[tokio::test(start_paused = true)]

@@ -427,7 +427,7 @@ impl Operation {
     fn to_tpu_json(&self) -> Value {
         let is_done = self.done_at <= Instant::now();
         let name = format!("projects/{PROJECT}/{}/operations/{}", self.scope, self.name);
-        let kind = "type.googleapis.com/google.cloud.common.OperationMetadata";
+        let kind = "type.googleapis.com/google.cloud.tpu.v2.OperationMetadata";
         let target = format!("projects/{PROJECT}/{}", self.target);
         let mut told = json!({"name": name, "metadata": {"@type": kind, "target": target, "verb": self.kind, "apiVersion": "v2"}});
         if is_done {
