@@ -67,9 +67,12 @@ impl Gcp {
         };
         let mut all = Vec::new();
         for node in nodes {
+            let Some(mark) = mark(&node.labels) else {
+                continue;
+            };
             let (zone, name) = place_of(&node.name)?;
             let scope = format!("locations/{zone}");
-            all.extend(mark(&node.labels).map(|mark| owned(OwnedKind::Machine, &scope, "nodes", name, mark)));
+            all.push(owned(OwnedKind::Machine, &scope, "nodes", name, mark));
         }
         Ok(all)
     }

@@ -17,6 +17,7 @@ use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 /// As Google's console gives it.
@@ -1185,4 +1186,25 @@ async fn volumes_are_attached_to_tpus() {
         .await
         .unwrap_err();
     assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_machines_at_once_wait_for_the_rate_that_is_allowed() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let mut subjects = Vec::new();
+    for _ in 0..40 {
+        subjects.push(machine_of(&cloud, "e2-standard-2", false).await);
+    }
+    emulator.limit(100);
+    let backend = cloud.open();
+    let lives = subjects.iter().map(|subject| {
+        let driver = Driver::with_backend(&cloud, backend.clone());
+        async move {
+            let place = driver.make(subject).await.unwrap();
+            driver.remove(&subject.known(Some(place)), subject).await;
+        }
+    });
+    join_all(lives).await;
+    assert_eq!(cloud.emulator.ledger().count(), 40);
+    assert_eq!(cloud.emulator.ledger().alive(), []);
 }

@@ -14,7 +14,7 @@ mod networks;
 mod policies;
 mod tpu;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -132,6 +132,9 @@ struct Cloud {
     sold_out: bool,
     lag: Duration,
     made: usize,
+    /// Most requests in a minute, and when the last ones came.
+    limit: Option<usize>,
+    came: VecDeque<Instant>,
 }
 
 #[derive(Debug, Clone)]
@@ -238,6 +241,11 @@ impl Gcp {
     /// Lists of all zones say that they do not reach this one; `None`: they reach all.
     pub fn unreachable(&self, zone: Option<&str>) {
         self.lock().unreachable = zone.map(str::to_owned).into_iter().collect();
+    }
+
+    /// The project may make so many requests in a minute.
+    pub fn limit(&self, requests: usize) {
+        self.lock().limit = Some(requests);
     }
 
     /// A zone has no room.
@@ -353,6 +361,14 @@ impl Gcp {
 
     fn answer(&self, ask: &Ask) -> Answer {
         let mut state = self.lock();
+        if let Some(limit) = state.limit {
+            let minute = Duration::from_secs(60);
+            state.came.retain(|at| at.elapsed() < minute);
+            if state.came.len() >= limit {
+                return Err(refuse(403, "rateLimitExceeded", "Rate Limit Exceeded"));
+            }
+            state.came.push_back(Instant::now());
+        }
         if let Some(permission) = state.denied.iter().find(|one| needs(ask, one)) {
             let message = format!("Required '{permission}' permission for 'projects/{PROJECT}'");
             return Err(refuse(403, "forbidden", message));
