@@ -2,6 +2,7 @@
 //! there go.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // tests
 
+mod gateways;
 mod machines;
 mod pods;
 mod slurm;
@@ -105,6 +106,7 @@ macro_rules! a_task_runs_in_each_cloud {
                 lambda = crate::machines::lambda,
                 runpod = crate::pods::runpod,
                 slurm = crate::slurm::slurm,
+                vastai = crate::pods::vastai,
             }
         }
     };
@@ -128,6 +130,7 @@ mod wrong_credentials_are_refused_by {
         lambda = crate::machines::empty_lambda,
         runpod = crate::pods::runpod,
         slurm = crate::slurm::slurm,
+        vastai = crate::pods::vastai,
     }
 }
 
