@@ -13,8 +13,8 @@ use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use http::header::AUTHORIZATION;
 use http::{Method, Response};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
@@ -59,7 +59,7 @@ struct Ask<'a> {
 }
 
 /// A reference to something else.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 pub(crate) struct Reference {
     pub(crate) id: String,
 }

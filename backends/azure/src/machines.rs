@@ -7,8 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dstack_backend::{Made, cloud_config, machine_place, not_asked};
 use dstack_compute::{
-    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, OwnedMark, Removal, Sign,
-    Step,
+    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Removal, Sign, Step,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
@@ -31,6 +30,9 @@ const NAME_LENGTH: usize = 60;
 const COMPUTER_NAME: &str = "runnervm";
 
 const MACHINE: &str = "machine";
+
+/// What is noted of a machine of dstack 0.22.5 before it is removed. It is no piece of Azure.
+const UNMARKED: &str = "unmarked pieces of the machine";
 
 /// Pause while a machine starts.
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
@@ -144,9 +146,15 @@ impl Lifecycle<Machine> for Azure {
                 operation: None,
             }))
         };
+        let is_noted = call.made::<Asked>(MACHINE)?.is_some();
+        let unmarked = match place.filter(|_| !is_noted) {
+            Some(place) => self.note_unmarked(&place.instance_id, call).await?,
+            None => Vec::new(),
+        };
         let delete = async |asked: Asked| {
             let mut told = self.end_machine(&asked.made.id).await?;
-            let is_own = |mark: &OwnedMark| mark.is_for(&known.marks);
+            let is_own =
+                |piece: &Piece| piece.is_for(&known.marks) || unmarked.iter().any(|one| piece.is(one));
             if told == Removal::Gone && self.end_pieces(is_own).await? {
                 told = Removal::Underway { again: ENDS_INTERVAL };
             }
@@ -300,6 +308,24 @@ impl Azure {
                 ComputeError::NoCapacity("Azure could not make the machine, and does not say why".to_owned())
             }
         }
+    }
+
+    /// The network interface and the address of a machine of dstack 0.22.5, which have no marks, and perhaps do not end with it.
+    async fn note_unmarked(&self, name: &str, call: &Call<'_>) -> Result<Vec<Reference>, ComputeError> {
+        if let Some(noted) = call.made(UNMARKED)? {
+            return Ok(noted);
+        }
+        let machine = self.machine(name).await?.and_then(|machine| machine.properties);
+        let Some(nic) =
+            machine.and_then(|machine| machine.network_profile.network_interfaces.into_iter().next())
+        else {
+            return Ok(Vec::new());
+        };
+        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let ip = pieces.iter().find(|piece| piece.is(&nic)).and_then(Piece::ip);
+        let address = ip.and_then(|ip| ip.public_address.clone());
+        let found: Vec<Reference> = [nic].into_iter().chain(address).collect();
+        call.make_once(UNMARKED, async || Ok(found)).await
     }
 
     /// The address at which it is reached, and the one in its network; `None`: it has none yet.

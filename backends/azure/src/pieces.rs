@@ -1,7 +1,7 @@
 //! What Azure makes with a machine: its network interface, its address and its disk. They end with it; what is left of a machine that
 //! could not be made is looked for.
 
-use dstack_compute::{ComputeError, Owned, OwnedKind, OwnedMark, Removal};
+use dstack_compute::{ComputeError, Marks, Owned, OwnedKind, OwnedMark, Removal};
 use futures_util::future::try_join_all;
 
 use crate::Azure;
@@ -61,6 +61,10 @@ impl Piece {
         })
     }
 
+    pub(crate) fn is_for(&self, marks: &Marks) -> bool {
+        self.mark.is_some_and(|mark| mark.is_for(marks))
+    }
+
     /// Of a network interface: its first addresses.
     pub(crate) fn ip(&self) -> Option<&IpProperties> {
         let first = self.properties.ip_configurations.first();
@@ -68,11 +72,13 @@ impl Piece {
     }
 }
 
-/// By its tags, or by its name: Azure makes disks without tags.
+/// By its tags, or by its name, to which Azure may add something: it makes disks without tags.
 pub(crate) fn mark<P>(thing: &Thing<P>) -> Option<OwnedMark> {
     let tags = thing.tags.as_ref();
     let by_tags = OwnedMark::of_tags(|name| tags?.get(name).map(String::as_str));
-    by_tags.or_else(|| OwnedMark::of_name(&thing.name))
+    let by_name = || OwnedMark::of_name(&thing.name);
+    let by_start = || OwnedMark::of_name(thing.name.rsplit_once('-')?.0);
+    by_tags.or_else(by_name).or_else(by_start)
 }
 
 impl Azure {
@@ -113,13 +119,10 @@ impl Azure {
     }
 
     /// Begins to remove what is left; whether there was something.
-    pub(crate) async fn end_pieces(&self, is_own: impl Fn(&OwnedMark) -> bool) -> Result<bool, ComputeError> {
+    pub(crate) async fn end_pieces(&self, is_own: impl Fn(&Piece) -> bool) -> Result<bool, ComputeError> {
         let pieces = self.pieces.get(|| self.list_pieces()).await?;
         let mut is_left = false;
-        for piece in pieces
-            .iter()
-            .filter(|piece| piece.mark.is_some_and(|mark| is_own(&mark)))
-        {
+        for piece in pieces.iter().filter(|piece| is_own(piece)) {
             is_left = true;
             self.end_piece(piece.kind, &piece.name).await?;
         }
@@ -185,5 +188,24 @@ impl Azure {
                 Ok(underway)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_azure_names_itself_is_known_by_the_start() {
+        let is_marked = |name: &str| {
+            let thing: Thing<PieceProperties> = serde_json::from_value(json!({"name": name})).unwrap();
+            mark(&thing).is_some()
+        };
+        assert!(is_marked("dstack-train-0-7728950e-0123456789ab"));
+        assert!(is_marked("dstack-train-0-7728950e-0123456789ab-4f5e6d7c"));
+        assert!(!is_marked("dstack-main-train-0-x7k2m9qa"));
+        assert!(!is_marked("nic"));
     }
 }

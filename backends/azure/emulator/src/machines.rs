@@ -100,10 +100,31 @@ impl Azure {
         self.settle();
     }
 
-    /// Nobody tells any more how operations went.
-    pub fn forget_operations(&self) {
-        for machine in &mut self.lock().machines {
-            machine.operation = String::new();
+    /// The machine is one of dstack 0.22.5: interface and address have no marks, and do not end with it.
+    pub fn grow_old(&self, name: &str) {
+        let mut state = self.lock();
+        let Cloud { machines, pieces, .. } = &mut *state;
+        let machine = machines.iter_mut().find(|machine| machine.name == name).unwrap();
+        let mut address = None;
+        // Addresses come first.
+        for piece in pieces.iter_mut().filter(|piece| piece.machine == name) {
+            let old = match piece.collection {
+                "publicIPAddresses" => "public_ip_config-0000002a",
+                "networkInterfaces" => "nic_config-0000002a",
+                _ => continue,
+            };
+            self.0.ledger.removed(&piece.id());
+            old.clone_into(&mut piece.name);
+            piece.tags = Value::Null;
+            piece.ends_with_it = false;
+            self.0.ledger.made(piece.collection, piece.id(), name);
+            match piece.collection {
+                "publicIPAddresses" => address = Some(piece.path()),
+                _ => {
+                    piece.with.clone_from(&address);
+                    machine.interface = Some(piece.path());
+                }
+            }
         }
     }
 
@@ -355,12 +376,14 @@ fn check(state: &Cloud, body: &Value) -> Result<(), Refusal> {
         "hardwareProfile",
         "host",
         "hostGroup",
+        "interconnectBlockProfile",
         "licenseType",
         "networkProfile",
         "osProfile",
         "platformFaultDomain",
         "priority",
         "proximityPlacementGroup",
+        "resiliencyProfile",
         "scheduledEventsPolicy",
         "scheduledEventsProfile",
         "securityProfile",
@@ -461,6 +484,7 @@ fn check_storage(storage: &Value) -> Result<(), Refusal> {
         "managedDisk",
         "name",
         "osType",
+        "storageFaultDomainAlignment",
         "vhd",
         "writeAcceleratorEnabled",
     ];
@@ -568,7 +592,9 @@ fn check_network(state: &Cloud, profile: &Value, region: &Value) -> Result<(), R
     let ip = &nic["ipConfigurations"][0];
     fields(ip, &["name", "properties"], &["name", "properties"])?;
     let known = [
+        "applicationGatewayBackendAddressPools",
         "applicationSecurityGroups",
+        "loadBalancerBackendAddressPools",
         "primary",
         "privateIPAddressPrefixLength",
         "privateIPAddressVersion",

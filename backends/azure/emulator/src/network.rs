@@ -255,9 +255,18 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
             let known = [
                 "addressPrefix",
                 "addressPrefixes",
+                "applicationGatewayIPConfigurations",
+                "defaultOutboundAccess",
+                "delegations",
+                "ipAllocations",
                 "natGateway",
                 "networkSecurityGroup",
+                "privateEndpointNetworkPolicies",
+                "privateLinkServiceNetworkPolicies",
                 "routeTable",
+                "serviceEndpointPolicies",
+                "serviceEndpoints",
+                "sharingScope",
             ];
             fields(&subnet["properties"], &known, &["addressPrefix"])?;
         }
@@ -270,13 +279,18 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
             "access",
             "description",
             "destinationAddressPrefix",
+            "destinationAddressPrefixes",
+            "destinationApplicationSecurityGroups",
             "destinationPortRange",
             "destinationPortRanges",
             "direction",
             "priority",
             "protocol",
             "sourceAddressPrefix",
+            "sourceAddressPrefixes",
+            "sourceApplicationSecurityGroups",
             "sourcePortRange",
+            "sourcePortRanges",
         ];
         let rule = &rule["properties"];
         fields(rule, &known, &["access", "direction", "priority", "protocol"])?;

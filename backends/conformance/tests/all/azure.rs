@@ -568,6 +568,22 @@ async fn what_fails_while_it_is_made_is_removed_with_its_pieces() {
     }
 }
 
+/// Of which nothing was noted.
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_an_older_server_is_removed_with_its_pieces() {
+    for nth in 0..30 {
+        let (emulator, cloud) = prepared(&[HOME]);
+        let subject = machine(&cloud).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        emulator.grow_old(&place.instance_id);
+        cloud.faults().at(nth, Fault::KilledAfter);
+        Driver::new(&cloud)
+            .remove(&subject.known(Some(place)), &subject)
+            .await;
+        assert_eq!(emulator.ledger().alive(), [], "killed after request {nth}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_spot_machine_that_is_taken_back_is_lost() {
     let (emulator, cloud) = prepared(&[HOME]);
