@@ -1,5 +1,5 @@
 //! Azure Resource Manager as far as it is used: Compute (2026-04-01, disks 2026-03-02, SKUs 2021-07-01), Network (2024-03-01),
-//! Resources (2025-04-01), Subscription (2016-06-01), ManagedIdentity (2024-11-30). Field names are those of Azure's SDKs for Python.
+//! Resources (2025-04-01), Subscription (2016-06-01), ManagedIdentity (2024-11-30), Authorization (2022-04-01). Field names are those of Azure's SDKs for Python.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,6 +38,7 @@ pub(crate) const NETWORK: &str = "2024-03-01";
 pub(crate) const RESOURCES: &str = "2025-04-01";
 pub(crate) const SUBSCRIPTIONS: &str = "2016-06-01";
 pub(crate) const IDENTITIES: &str = "2024-11-30";
+pub(crate) const PERMISSIONS: &str = "2022-04-01";
 
 /// Azure Resource Manager, in one subscription.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{Client, IDENTITIES, RESOURCES, SUBSCRIPTIONS};
+use crate::client::{Client, IDENTITIES, PERMISSIONS, RESOURCES, SUBSCRIPTIONS};
 use crate::errors::AzureError;
 use crate::network::{NoSubnet, configured_subnet};
 use crate::offers::PARALLEL;
@@ -45,6 +45,42 @@ struct Subscription {
 #[serde(rename_all = "camelCase")]
 struct Tenant {
     tenant_id: String,
+}
+
+/// What a role allows. `*` in it is any text.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Permission {
+    actions: Vec<String>,
+    not_actions: Vec<String>,
+}
+
+impl Permission {
+    fn allows(&self, action: &str) -> bool {
+        let is_one = |patterns: &[String]| patterns.iter().any(|pattern| is_like(action, pattern));
+        is_one(&self.actions) && !is_one(&self.not_actions)
+    }
+}
+
+/// Cases are not told apart.
+fn is_like(action: &str, pattern: &str) -> bool {
+    let (action, pattern) = (action.to_ascii_lowercase(), pattern.to_ascii_lowercase());
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = action.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
 }
 
 /// Those that are configured, or all.
@@ -129,6 +165,7 @@ pub(crate) async fn check(
 ) -> Result<AzureConfig, ConfigureError> {
     check_account(client, &config).await?;
     let group = resource_group(client, project, &config).await?;
+    check_rights(client, &group, &config).await?;
     check_identity(client, &config).await?;
     let found: Vec<_> = stream::iter(regions(&config))
         .map(|region| {
@@ -212,6 +249,39 @@ async fn resource_group(
     Ok(group)
 }
 
+/// What machines need at least. Where Azure does not tell what the credentials may do, it shows when it is tried.
+async fn check_rights(client: &Client, group: &str, config: &AzureConfig) -> Result<(), ConfigureError> {
+    let path = client.in_group(group, "Authorization/permissions");
+    let told = client.list::<Permission>(&path, PERMISSIONS, None).await;
+    let allowed = told.unwrap_or_else(|error| {
+        tracing::debug!(%error, "Azure does not tell what the credentials may do");
+        Vec::new()
+    });
+    let has_networks = config.vpc_ids.is_some() || config.subnet_ids.is_some();
+    let needed = [
+        (true, "Microsoft.Compute/virtualMachines/read"),
+        (true, "Microsoft.Compute/virtualMachines/write"),
+        (true, "Microsoft.Compute/virtualMachines/delete"),
+        (true, "Microsoft.Network/networkInterfaces/write"),
+        (true, "Microsoft.Network/networkSecurityGroups/write"),
+        (
+            config.public_ips != Some(false),
+            "Microsoft.Network/publicIPAddresses/write",
+        ),
+        (!has_networks, "Microsoft.Network/virtualNetworks/write"),
+    ];
+    let is_missing = |action: &&str| !allowed.iter().any(|permission| permission.allows(action));
+    let needed = needed.iter().filter(|(is_needed, _)| *is_needed);
+    let missing: Vec<&str> = needed.map(|(_, action)| *action).filter(is_missing).collect();
+    match allowed.is_empty() || missing.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigureError::Invalid(format!(
+            "the role of the credentials lacks {} in the resource group {group}",
+            missing.join(", ")
+        ))),
+    }
+}
+
 async fn check_identity(client: &Client, config: &AzureConfig) -> Result<(), ConfigureError> {
     let identity = config.vm_managed_identity.as_deref();
     let Some([group, name]) = identity.and_then(names::parts::<2>) else {
@@ -268,5 +338,83 @@ fn wrong(fields: Vec<Vec<&str>>, details: String) -> ConfigureError {
     ConfigureError::Credentials {
         fields: fields.into_iter().map(owned).collect(),
         details: Some(details),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_allow_what_their_patterns_say() {
+        let action = "Microsoft.Compute/virtualMachines/write";
+        for (pattern, expected) in [
+            ("*", true),
+            ("*/write", true),
+            ("microsoft.compute/virtualmachines/write", true),
+            ("Microsoft.Compute/*", true),
+            ("Microsoft.*/virtualMachines/*", true),
+            ("Microsoft.Compute/*/write", true),
+            ("*/read", false),
+            ("Microsoft.Compute/virtualMachines", false),
+            ("Microsoft.Compute/disks/*", false),
+            ("", false),
+        ] {
+            assert_eq!(is_like(action, pattern), expected, "{pattern}");
+        }
+        let role = Permission {
+            actions: vec!["*".to_owned()],
+            not_actions: vec!["Microsoft.Authorization/*/Write".to_owned()],
+        };
+        assert!(role.allows(action));
+        assert!(!role.allows("Microsoft.Authorization/roleAssignments/write"));
+    }
+
+    #[test]
+    fn the_role_of_the_page_allows_all_calls() {
+        let page = include_str!("../../../docs/backends/azure.md");
+        let role = page.split("```").find_map(|part| part.strip_prefix("json"));
+        let role: Value = serde_json::from_str(role.unwrap()).unwrap();
+        let actions: Vec<String> = serde_json::from_value(role["Actions"].clone()).unwrap();
+        let role = Permission {
+            actions,
+            not_actions: Vec::new(),
+        };
+        for action in [
+            "Microsoft.Authorization/permissions/read",
+            "Microsoft.Compute/disks/delete",
+            "Microsoft.Compute/disks/read",
+            "Microsoft.Compute/disks/write",
+            "Microsoft.Compute/locations/operations/read",
+            "Microsoft.Compute/locations/usages/read",
+            "Microsoft.Compute/skus/read",
+            "Microsoft.Compute/virtualMachines/delete",
+            "Microsoft.Compute/virtualMachines/instanceView/read",
+            "Microsoft.Compute/virtualMachines/read",
+            "Microsoft.Compute/virtualMachines/write",
+            "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action",
+            "Microsoft.ManagedIdentity/userAssignedIdentities/read",
+            "Microsoft.Network/networkInterfaces/delete",
+            "Microsoft.Network/networkInterfaces/join/action",
+            "Microsoft.Network/networkInterfaces/read",
+            "Microsoft.Network/networkInterfaces/write",
+            "Microsoft.Network/networkSecurityGroups/join/action",
+            "Microsoft.Network/networkSecurityGroups/read",
+            "Microsoft.Network/networkSecurityGroups/write",
+            "Microsoft.Network/publicIPAddresses/delete",
+            "Microsoft.Network/publicIPAddresses/join/action",
+            "Microsoft.Network/publicIPAddresses/read",
+            "Microsoft.Network/publicIPAddresses/write",
+            "Microsoft.Network/virtualNetworks/read",
+            "Microsoft.Network/virtualNetworks/subnets/join/action",
+            "Microsoft.Network/virtualNetworks/subnets/read",
+            "Microsoft.Network/virtualNetworks/virtualNetworkPeerings/read",
+            "Microsoft.Network/virtualNetworks/write",
+            "Microsoft.Resources/subscriptions/read",
+            "Microsoft.Resources/subscriptions/resourceGroups/read",
+            "Microsoft.Resources/subscriptions/resourceGroups/write",
+        ] {
+            assert!(role.allows(action), "{action}");
+        }
     }
 }

@@ -455,6 +455,14 @@ impl Azure {
                 }
                 match (*provider, rest) {
                     ("microsoft.compute", ["virtualmachines", rest @ ..]) => self.machines(ask, group, rest),
+                    ("microsoft.authorization", ["permissions"]) => {
+                        ask.version(&["2022-04-01"])?;
+                        self.allowed("Microsoft.Authorization/permissions/read")?;
+                        let forbidden: Vec<&str> = self.lock().forbidden.iter().copied().collect();
+                        let reader = json!({"actions": ["*/read"], "notActions": [], "dataActions": []});
+                        let own = json!({"actions": ["*"], "notActions": forbidden});
+                        ask.page(vec![reader, own], PAGE, false)
+                    }
                     ("microsoft.managedidentity", ["userassignedidentities", name]) => {
                         ask.version(&["2024-11-30"])?;
                         if *name != "runners" {
