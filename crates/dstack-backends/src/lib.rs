@@ -13,6 +13,8 @@ type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 const ALL: &[MakeKind] = &[
     #[cfg(feature = "aws")]
     dstack_backend_aws::kind,
+    #[cfg(feature = "azure")]
+    dstack_backend_azure::kind,
     #[cfg(feature = "cloudrift")]
     dstack_backend_cloudrift::kind,
     #[cfg(feature = "crusoe")]
