@@ -141,7 +141,7 @@ fn a_task_runs_in_a_cloud(cli: &Cli, cloud: &Cloud) {
     let added = cli.add_project(&server).unwrap();
     assert_eq!(added.code, Some(0), "{}", added.text);
     let fleet = format!(
-        "type: fleet\nname: cloud\nnodes: 0..1\nidle_duration: 1h\nbackends: [{}]\n",
+        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [{}]\n",
         cloud.name
     );
     cli.write("fleet.yml", &fleet).unwrap();
