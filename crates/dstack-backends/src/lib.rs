@@ -27,6 +27,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_digitalocean::amd_kind,
     #[cfg(feature = "digitalocean")]
     dstack_backend_digitalocean::kind,
+    #[cfg(feature = "gcp")]
+    dstack_backend_gcp::kind,
     #[cfg(feature = "hotaisle")]
     dstack_backend_hotaisle::kind,
     #[cfg(feature = "jarvislabs")]

@@ -10,6 +10,7 @@ mod crusoe;
 mod cudo;
 mod daytona;
 mod digitalocean;
+mod gcp;
 mod hotaisle;
 mod jarvislabs;
 mod kubernetes;

@@ -1,0 +1,1188 @@
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dstack_backend_kit::{
+    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, placement, volume,
+};
+use dstack_compute::config::BackendConfig;
+use dstack_compute::{
+    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Placement, Removal, Sign,
+    Volume, VolumeRequest,
+};
+use dstack_emulator_gcp::{
+    CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
+};
+use dstack_model::decode::decode_strict;
+use dstack_model::instances::InstanceAvailability;
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::Requirements;
+use serde_json::{Value, json};
+
+/// As Google's console gives it.
+fn key(more: &Value) -> Value {
+    let mut key = json!({"type": "service_account", "project_id": PROJECT, "private_key_id": KEY_ID, "private_key": KEY,
+        "client_email": EMAIL, "client_id": "1", "token_uri": "https://oauth2.googleapis.com/token"});
+    extend(&mut key, more);
+    json!({"type": "service_account", "filename": "key.json", "data": key.to_string()})
+}
+
+fn extend(value: &mut Value, more: &Value) {
+    let fields = value.as_object_mut().unwrap();
+    fields.extend(more.as_object().unwrap().clone());
+}
+
+fn config(more: &Value) -> Value {
+    let mut config =
+        json!({"type": "gcp", "project_id": PROJECT, "regions": [HOME, OTHER], "creds": key(&json!({}))});
+    extend(&mut config, more);
+    config
+}
+
+fn cloud_with(more: &Value) -> (Cloud, Gcp) {
+    let emulator = Gcp::default();
+    let refused = vec![
+        (
+            config(
+                &json!({"creds": key(&json!({"client_email": "other@a-project.iam.gserviceaccount.com"}))}),
+            ),
+            &["creds.data"][..],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"private_key_id": "another"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"private_key": "no key"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": key(&json!({"type": "external_account"}))})),
+            &["creds.data"],
+        ),
+        (
+            config(&json!({"creds": {"type": "service_account", "filename": "", "data": "{"}})),
+            &["creds.data"],
+        ),
+        (config(&json!({"project_id": "no-project"})), &["creds.data"]),
+    ];
+    let cloud = Cloud::new(
+        Arc::new(emulator.clone()),
+        dstack_backend_gcp::kind,
+        config(more),
+        refused,
+    );
+    (cloud, emulator)
+}
+
+fn cloud() -> Cloud {
+    cloud_with(&json!({})).0
+}
+
+async fn one_machine() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
+    cloud.region = Some(region);
+    let subject = machine(cloud).await;
+    cloud.region = None;
+    subject
+}
+
+async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud();
+    let subjects = vec![
+        machine_in(&mut cloud, HOME).await,
+        machine_in(&mut cloud, OTHER).await,
+        machine_in(&mut cloud, HOME).await,
+    ];
+    (cloud, subjects)
+}
+
+async fn offers_of(cloud: &Cloud, more: &Value) -> Vec<InstanceOfferWithAvailability> {
+    let mut all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB..", "gpu": "0.."}});
+    extend(&mut all, more);
+    let requirements: Requirements = decode_strict(&all).unwrap();
+    cloud.open().offers(&requirements).await.unwrap()
+}
+
+/// A machine of a type in the first region.
+async fn machine_of(cloud: &Cloud, machine_type: &str, spot: bool) -> Subject<Machine> {
+    let offers = offers_of(cloud, &json!({"spot": spot})).await;
+    let mut subject = machine(cloud).await;
+    let mut found = offers
+        .into_iter()
+        .filter(|offer| offer.instance.name == machine_type && &*offer.region == HOME);
+    subject.want.offer = found.next().unwrap_or_else(|| panic!("no {machine_type}"));
+    subject.site = HOME.to_owned();
+    subject
+}
+
+async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureError> {
+    let config = BackendConfig::read(config).unwrap();
+    let stored = cloud.kind.configure("main", &config).await?;
+    Ok(serde_json::from_str(&stored.config).unwrap())
+}
+
+checks_of!(machines: one_machine, machines_in_two_regions);
+checks_of!(volumes: one_volume, volumes_in_two_regions);
+checks_of!(tpus: one_tpu, tpus_in_two_regions;
+    whole_life, sold_out, loss, another_attempt, neighbours, left_behind, removed_before_listed, any_fault_anywhere, soak);
+checks_of!(placement_groups: one_group, groups_in_two_regions;
+    whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+
+fn disk(more: &Value) -> Value {
+    let mut disk =
+        json!({"type": "volume", "backend": "gcp", "name": "data", "region": HOME, "size": "100GB"});
+    extend(&mut disk, more);
+    disk
+}
+
+async fn one_volume() -> (Cloud, Subject<Volume>) {
+    let cloud = cloud();
+    let subject = volume(&cloud, &disk(&json!({})));
+    (cloud, subject)
+}
+
+async fn volumes_in_two_regions() -> (Cloud, Vec<Subject<Volume>>) {
+    let cloud = cloud();
+    let subjects = [HOME, OTHER, HOME].map(|region| volume(&cloud, &disk(&json!({"region": region}))));
+    (cloud, subjects.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials() {
+    checks::credentials(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers() {
+    checks::offers(&cloud()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_region_that_is_away_hides_no_other() {
+    let mut cloud = cloud();
+    let subjects = [
+        machine_in(&mut cloud, HOME).await,
+        machine_in(&mut cloud, OTHER).await,
+    ];
+    checks::a_place_away(&cloud, &subjects, OTHER).await;
+}
+
+/// The environment of a process cannot be changed: others of this test have the credentials.
+#[tokio::test(start_paused = true)]
+async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
+    let name = "gcp::the_credentials_of_this_machine_are_taken_where_that_is_configured";
+    let Some(what) = dstack_system::env::var("DSTACK_TEST_GCP_CREDENTIALS") else {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials.json");
+        let login = |token: &str| json!({"type": "authorized_user", "client_id": "1", "client_secret": CLIENT_SECRET, "refresh_token": token});
+        let data = key(&json!({}))["data"].as_str().unwrap().to_owned();
+        for (what, text) in [
+            ("good", Some(login(REFRESH_TOKEN).to_string())),
+            ("good", Some(data)),
+            ("good", None),
+            ("bad", Some(login("another").to_string())),
+            ("bad", Some("no JSON".to_owned())),
+        ] {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", name, "--nocapture"]).env_clear();
+            command
+                .env("DSTACK_TEST_GCP_CREDENTIALS", what)
+                .env("HOME", folder.path());
+            if let Some(text) = &text {
+                fs_err::write(&file, text).unwrap();
+                command.env("GOOGLE_APPLICATION_CREDENTIALS", &file);
+            }
+            let output = command.output().unwrap();
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(
+                output.status.success() && shown.contains("1 passed"),
+                "{what} {text:?}: {output:?}"
+            );
+        }
+        return;
+    };
+    let (cloud, emulator) = cloud_with(&json!({"creds": {"type": "default"}}));
+    emulator.has_metadata();
+    match what.as_str() {
+        "good" => {
+            configure(&cloud, &cloud.config).await.unwrap();
+        }
+        _ => {
+            let error = configure(&cloud, &cloud.config).await.unwrap_err();
+            let ConfigureError::Credentials { fields, .. } = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(*fields, [["creds"]]);
+            assert!(!format!("{error:?}").contains(CLIENT_SECRET), "{error:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_used_until_shortly_before_its_end() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let backend = cloud.open();
+    for _ in 0..3 {
+        backend.inventory().await.unwrap();
+    }
+    assert_eq!(emulator.tokens(), 1);
+    tokio::time::sleep(Duration::from_secs(3400)).await;
+    backend.inventory().await.unwrap();
+    assert_eq!(emulator.tokens(), 2);
+    // One that was revoked is replaced after the first refusal.
+    emulator.revoke();
+    let error = backend.inventory().await.unwrap_err();
+    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
+    backend.inventory().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_is_checked_in_each_of_its_regions() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.add_network("private", &[(HOME, "one"), (HOME, "two"), (OTHER, "three")]);
+    emulator.add_network("small", &[(HOME, "only")]);
+    for good in [
+        json!({}),
+        json!({"vpc_name": "private", "subnetworks": {HOME: "two"}}),
+        json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}),
+        json!({"public_ips": false, "nat_check": false}),
+    ] {
+        let stored = configure(&cloud, &config(&good)).await.unwrap();
+        assert_eq!(stored["regions"], json!([HOME, OTHER]));
+    }
+    for (bad, expected) in [
+        (
+            json!({"regions": null}),
+            "no subnetwork in northamerica-northeast1",
+        ),
+        (
+            json!({"vpc_name": "small"}),
+            "the VPC small has no subnetwork in europe-west4",
+        ),
+        (
+            json!({"vpc_name": "none"}),
+            "the VPC none has no subnetwork in us-central1",
+        ),
+        (
+            json!({"vpc_name": "private", "subnetworks": {HOME: "three"}}),
+            "no subnetwork three in us-central1",
+        ),
+        (
+            json!({"subnetworks": {HOME: "two"}}),
+            "`vpc_name` must be specified",
+        ),
+        (
+            json!({"vpc_name": "private", "subnetworks": {"us-east1": "x"}}),
+            "for regions not in `regions`: [\"us-east1\"]",
+        ),
+        (json!({"vpc_project_id": "nobody"}), "there is no project nobody"),
+        (
+            json!({"public_ips": false}),
+            "no Cloud NAT in [\"us-central1\", \"europe-west4\"]",
+        ),
+        (json!({"tags": {"Team": "x"}}), "`Team`"),
+        (json!({"vpc_name": "../x"}), "no name of Google's"),
+        (json!({"roce_vpcs": ["a", "b"]}), "`roce_vpcs`"),
+    ] {
+        match configure(&cloud, &config(&bad)).await.unwrap_err() {
+            ConfigureError::Invalid(text) => assert!(text.contains(expected), "{bad}: {text}"),
+            other @ ConfigureError::Credentials { .. } => panic!("{bad}: {other:?}"),
+        }
+    }
+    emulator.add_nat(HOME);
+    emulator.add_nat(OTHER);
+    configure(&cloud, &config(&json!({"public_ips": false})))
+        .await
+        .unwrap();
+    emulator.disable("compute");
+    let error = configure(&cloud, &config(&json!({}))).await.unwrap_err();
+    let ConfigureError::Credentials { details, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(details.unwrap().contains("Enable it by visiting"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn offers_are_of_regions_and_tell_zones_and_quotas() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.set_quota(HOME, "NVIDIA_L4_GPUS", 4.0, 3.0);
+    emulator.set_quota(HOME, "PREEMPTIBLE_NVIDIA_L4_GPUS", 16.0, 0.0);
+    let offers = offers_of(&cloud, &json!({})).await;
+    assert!(offers.iter().all(|offer| [HOME, OTHER].contains(&&*offer.region)));
+    let told = |machine_type: &str, region: &str, spot: bool| {
+        let mut found = offers.iter().filter(|offer| {
+            let instance = &offer.instance;
+            instance.name == machine_type && &*offer.region == region && instance.resources.spot == spot
+        });
+        let offer = found.next().unwrap_or_else(|| panic!("{machine_type}"));
+        assert!(found.next().is_none(), "{machine_type} is offered twice");
+        (offer.availability, offer.availability_zones.clone().unwrap())
+    };
+    let (availability, zones) = told("e2-standard-2", HOME, false);
+    assert_eq!(availability, InstanceAvailability::Unknown);
+    assert!(
+        zones.len() > 1 && zones.iter().all(|zone| zone.starts_with("us-central1-")),
+        "{zones:?}"
+    );
+    assert_eq!(
+        told("g2-standard-4", HOME, false).0,
+        InstanceAvailability::Unknown
+    );
+    assert_eq!(
+        told("g2-standard-24", HOME, false).0,
+        InstanceAvailability::NoQuota
+    );
+    assert_eq!(
+        told("g2-standard-24", HOME, true).0,
+        InstanceAvailability::Unknown
+    );
+    assert_eq!(
+        told("g2-standard-4", OTHER, false).0,
+        InstanceAvailability::NoQuota
+    );
+    assert_eq!(
+        told("a3-megagpu-8g", HOME, false).0,
+        InstanceAvailability::Unknown
+    );
+    // Types of any size with another number of GPUs are others.
+    let with_t4 = offers
+        .iter()
+        .filter(|offer| offer.instance.name == "n1-standard-8" && &*offer.region == HOME);
+    let mut counts: Vec<usize> = with_t4
+        .filter(|offer| !offer.instance.resources.spot && offer.instance.resources.gpus[0].name == "T4")
+        .map(|offer| offer.instance.resources.gpus.len())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 2, 4]);
+    let names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
+    assert!(
+        !names
+            .iter()
+            .any(|name| name.starts_with("v5litepod") || name.starts_with("n1-standard-1-")),
+        "{names:?}"
+    );
+    let is_in_advance = |offer: &InstanceOfferWithAvailability| {
+        offer.backend_data.get("is_dws_calendar_mode") == Some(&json!(true))
+    };
+    assert!(!offers.iter().any(is_in_advance));
+    // Parts of a GPU, of which Google's names are not known.
+    let parts = offers
+        .iter()
+        .filter(|offer| offer.instance.name.starts_with("g4-"));
+    let sizes: std::collections::BTreeSet<i64> = parts
+        .flat_map(|offer| &offer.instance.resources.gpus)
+        .map(|gpu| gpu.memory_mib / 1024)
+        .collect();
+    assert_eq!(sizes, [96].into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_made_as_they_were_asked_for() {
+    let (cloud, emulator) = cloud_with(
+        &json!({"tags": {"team": "admins"}, "vm_service_account": "jobs@a-project.iam.gserviceaccount.com"}),
+    );
+    for metric in ["NVIDIA_L4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS", "NVIDIA_V100_GPUS"] {
+        emulator.set_quota(HOME, metric, 8.0, 0.0);
+    }
+    for (machine_type, spot, image, disk) in [
+        ("e2-standard-2", false, "dstack-0-14", "pd-balanced"),
+        ("e2-standard-2", true, "dstack-0-14", "pd-balanced"),
+        ("c4-standard-2", false, "dstack-0-14", "hyperdisk-balanced"),
+        ("g2-standard-4", false, "dstack-cuda-0-14", "pd-balanced"),
+    ] {
+        let subject = machine_of(&cloud, machine_type, spot).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        let asked = emulator.asked().pop().unwrap();
+        let zone = place.availability_zone.clone().unwrap();
+        assert_eq!(asked["name"], subject.marks.name(63));
+        assert_eq!(place.instance_id, subject.marks.name(63));
+        assert_eq!(
+            asked["scheduling"]["provisioningModel"] == "SPOT",
+            spot,
+            "{machine_type}"
+        );
+        let boot = &asked["disks"][0]["initializeParams"];
+        assert_eq!(
+            boot["sourceImage"],
+            format!("projects/dstack/global/images/{image}")
+        );
+        assert_eq!(boot["diskType"], format!("zones/{zone}/diskTypes/{disk}"));
+        assert_eq!(boot["diskSizeGb"], "100");
+        assert_eq!(asked["labels"]["team"], "admins", "administrators override users");
+        assert_eq!(asked["labels"]["owner"], "dstack");
+        assert_eq!(asked["tags"]["items"], json!(["dstack-runner-instance"]));
+        assert_eq!(
+            asked["serviceAccounts"][0]["email"],
+            "jobs@a-project.iam.gserviceaccount.com"
+        );
+        let items = asked["metadata"]["items"].as_array().unwrap();
+        assert!(
+            items[0]["value"].as_str().unwrap().starts_with("#cloud-config\n"),
+            "{items:?}"
+        );
+        assert!(
+            items[1]["value"]
+                .as_str()
+                .unwrap()
+                .starts_with("ubuntu:ssh-ed25519 "),
+            "{items:?}"
+        );
+        let interface = &asked["networkInterfaces"][0];
+        assert_eq!(
+            interface["network"],
+            format!("projects/{PROJECT}/global/networks/default")
+        );
+        assert_eq!(interface["accessConfigs"][0]["type"], "ONE_TO_ONE_NAT");
+        assert_eq!(place.hostname.as_deref(), Some("203.0.113.70"));
+        assert_eq!(place.internal_ip.as_deref(), Some("10.128.0.2"));
+        assert_eq!(place.backend_data, Some(json!({"zone": zone}).to_string()));
+        assert_eq!((place.username.as_str(), place.ssh_port), ("ubuntu", Some(22)));
+    }
+    let rules = emulator.firewalls();
+    let [rule] = rules.as_slice() else {
+        panic!("{rules:?}")
+    };
+    assert_eq!(
+        rule["name"],
+        format!("dstack-ssh-in-projects-{PROJECT}-global-networks-default")
+    );
+    assert_eq!(rule["targetTags"], json!(["dstack-runner-instance"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn gpus_that_do_not_come_with_the_type_are_asked_for() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.set_quota(HOME, "NVIDIA_T4_GPUS", 4.0, 0.0);
+    let offers = offers_of(
+        &cloud,
+        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "T4:2"}}),
+    )
+    .await;
+    let mut subject = machine(&cloud).await;
+    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
+    subject.site = HOME.to_owned();
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    let zone = place.availability_zone.unwrap();
+    let accelerator = format!("projects/{PROJECT}/zones/{zone}/acceleratorTypes/nvidia-tesla-t4");
+    assert_eq!(
+        asked["guestAccelerators"],
+        json!([{"acceleratorCount": 2, "acceleratorType": accelerator}])
+    );
+    assert_eq!(asked["scheduling"], json!({"onHostMaintenance": "TERMINATE"}));
+    // Its driver is of before Turing.
+    emulator.set_quota(HOME, "NVIDIA_V100_GPUS", 4.0, 0.0);
+    let offers = offers_of(
+        &cloud,
+        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "V100:1"}}),
+    )
+    .await;
+    subject = machine(&cloud).await;
+    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
+    subject.site = HOME.to_owned();
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(
+        asked["disks"][0]["initializeParams"]["sourceImage"],
+        "projects/dstack/global/images/dstack-cuda-0-10"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_many_interfaces_have_their_networks() {
+    let extra: Vec<String> = (1..=8).map(|number| format!("gpu-{number}")).collect();
+    let (cloud, emulator) = cloud_with(&json!({"extra_vpcs": extra, "roce_vpcs": ["rdma"]}));
+    for name in &extra {
+        emulator.add_network(name, &[(HOME, name)]);
+    }
+    let subnets: Vec<String> = (1..=8).map(|number| format!("rdma-{number}")).collect();
+    let all: Vec<(&str, &str)> = subnets.iter().map(|name| (HOME, name.as_str())).collect();
+    let subject = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    let interfaces = asked["networkInterfaces"].as_array().unwrap();
+    assert_eq!(interfaces.len(), 9);
+    assert!(
+        interfaces.iter().all(|one| one["nicType"] == "GVNIC"),
+        "{interfaces:?}"
+    );
+    assert_eq!(
+        interfaces[8]["subnetwork"],
+        format!("projects/{PROJECT}/regions/{HOME}/subnetworks/gpu-8")
+    );
+    assert_eq!(
+        asked["disks"][0]["initializeParams"]["sourceImage"],
+        "projects/dstack/global/images/dstack-a3mega-5"
+    );
+    let user_data = asked["metadata"]["items"][0]["value"].as_str().unwrap();
+    assert!(user_data.contains("nccl-plugin-gpudirecttcpx-dev"), "{user_data}");
+
+    // Of a network for RDMA, only trying tells in which zone it is.
+    let mut with_rdma = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    let mut instance = (*with_rdma.want.offer.instance).clone();
+    instance.name = "a4-highgpu-8g".to_owned();
+    for gpu in &mut instance.resources.gpus {
+        gpu.name = "B200".to_owned();
+        gpu.memory_mib = 180 * 1024;
+    }
+    with_rdma.want.offer.instance = Arc::new(instance);
+    with_rdma.want.offer.availability_zones =
+        Some(vec!["us-central1-a".to_owned(), "us-central1-b".to_owned()]);
+    let error = Driver::new(&cloud).make(&with_rdma).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Configuration(text) if text.contains("has 0")),
+        "{error:?}"
+    );
+    emulator.add_rdma_network("rdma", "us-central1-b", &all);
+    tokio::time::sleep(Duration::from_secs(121)).await;
+    let place = Driver::new(&cloud).make(&with_rdma).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-b"));
+    let asked = emulator.asked().pop().unwrap();
+    let interfaces = asked["networkInterfaces"].as_array().unwrap();
+    let kinds: Vec<&str> = interfaces
+        .iter()
+        .map(|one| one["nicType"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, [&["GVNIC"; 2][..], &["MRDMA"; 8][..]].concat());
+    assert_eq!(asked["guestAccelerators"][0]["acceleratorCount"], 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() {
+    let (cloud, emulator) =
+        cloud_with(&json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.hostname.as_deref(), Some("10.128.0.2"));
+    assert!(!place.public_ip_enabled);
+    assert_eq!(emulator.firewalls(), Vec::<Value>::new());
+    let asked = emulator.asked().pop().unwrap();
+    let interface = &asked["networkInterfaces"][0];
+    assert_eq!(
+        interface["subnetwork"],
+        format!("projects/{HOST_PROJECT}/regions/{HOME}/subnetworks/shared-{HOME}")
+    );
+    assert_eq!(interface.get("accessConfigs"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn zones_are_tried_one_after_the_other() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    assert!(zones.len() > 2, "{zones:?}");
+    emulator.fill(&zones[0]);
+    emulator.lack(&zones[1], "e2-standard-2");
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
+    for zone in &zones {
+        emulator.fill(zone);
+    }
+    let mut subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::NoCapacity(text) if text.contains("does not have enough resources")),
+        "{error:?}"
+    );
+    subject.want.offer.availability_zones = Some(Vec::new());
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::NoCapacity(text) if text.contains("no zone")),
+        "{error:?}"
+    );
+    assert_eq!(cloud.emulator.ledger().count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_told_apart() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    for (status, code, is_expected) in [
+        (
+            403,
+            "QUOTA_EXCEEDED",
+            (|error| matches!(error, ComputeError::NoQuota(_))) as fn(&ComputeError) -> bool,
+        ),
+        (503, "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", |error| {
+            matches!(error, ComputeError::NoCapacity(_))
+        }),
+        (400, "INVALID_USAGE", |error| {
+            matches!(error, ComputeError::Refused(_))
+        }),
+    ] {
+        emulator.fail("e2-standard-2", status, code);
+        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(is_expected(&error), "{code}: {error:?}");
+    }
+    let subject = machine_of(&cloud, "e2-standard-4", false).await;
+    for permission in ["compute.instances.create", "compute.firewalls.create"] {
+        let (cloud, emulator) = cloud_with(&json!({}));
+        emulator.deny(permission);
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(
+            matches!(&error, ComputeError::Credentials(text) if text.contains(&format!("`{permission}`"))),
+            "{error:?}"
+        );
+    }
+    emulator.disable("compute");
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Configuration(text) if text.contains("Compute Engine API")),
+        "{error:?}"
+    );
+    assert_eq!(cloud.emulator.ledger().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_machine_that_is_taken_back_is_told_of() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", true).await;
+    let driver = Driver::new(&cloud);
+    let known = subject.known(Some(driver.make(&subject).await.unwrap()));
+    let backend = cloud.open();
+    let look = async || {
+        backend
+            .machines()
+            .unwrap()
+            .look(std::slice::from_ref(&known))
+            .await
+            .unwrap()
+            .remove(0)
+            .unwrap()
+    };
+    assert_eq!(look().await, Sign::Well);
+    emulator.preempt();
+    let sign = look().await;
+    assert!(
+        matches!(&sign, Sign::Ending { why, .. } if why.contains("spot")),
+        "{sign:?}"
+    );
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let sign = look().await;
+    assert!(
+        matches!(&sign, Sign::Lost(why) if why.contains("spot")),
+        "{sign:?}"
+    );
+    // It is stopped, and its disk costs money until it is deleted.
+    assert_eq!(cloud.emulator.ledger().alive().len(), 1);
+    driver.remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// Of dstack 0.22.5 nothing was noted, and its oldest rows have a zone for a region.
+#[tokio::test(start_paused = true)]
+async fn machines_of_older_rows_are_found() {
+    let cloud = cloud();
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+    place.region = place.availability_zone.take().unwrap();
+    place.backend_data = None;
+    let known = subject.known(Some(place));
+    let signs = cloud
+        .open()
+        .machines()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await
+        .unwrap();
+    assert_eq!(signs, [Some(Sign::Well)]);
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inventory_that_lacks_a_zone_is_an_error() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let backend = cloud.open();
+    assert_eq!(backend.inventory().await.unwrap().len(), 1);
+    emulator.unreachable(place.availability_zone.as_deref());
+    backend.inventory().await.unwrap_err();
+    emulator.unreachable(None);
+    assert_eq!(backend.inventory().await.unwrap().len(), 1);
+}
+
+/// What a request that was lost makes in one zone is not forgotten for another one.
+#[tokio::test(start_paused = true)]
+async fn a_late_request_makes_no_second_machine() {
+    for nth in 1..40 {
+        let (cloud, emulator) = cloud_with(&json!({}));
+        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let zones = subject.want.offer.availability_zones.clone().unwrap();
+        emulator.fill(&zones[0]);
+        cloud.faults().at(nth, Fault::Late(Duration::from_secs(100)));
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(cloud.emulator.ledger().count(), 1, "request {nth}");
+        driver.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(cloud.emulator.ledger().alive(), [], "request {nth}");
+        if !cloud.faults().happened() {
+            assert!(nth > 5, "only {nth} requests");
+            return;
+        }
+    }
+    panic!("a life of more requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_made_in_the_zone_that_is_named() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = volume(
+        &cloud,
+        &disk(&json!({"availability_zone": "us-central1-c", "tags": {"team": "disks"}})),
+    );
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-c"));
+    assert_eq!((place.size_gb, place.price), (Some(100), Some(12.0)));
+    let data: Value = serde_json::from_str(place.backend_data.as_deref().unwrap()).unwrap();
+    assert_eq!(data, json!({"type": "disk", "disk_type": "pd-balanced"}));
+    for (more, expected) in [
+        (
+            json!({"availability_zone": "us-central1-z"}),
+            "no such zone in us-central1",
+        ),
+        (json!({"region": "nowhere"}), "no such zone in nowhere"),
+        (json!({"size": "1GB"}), "from 10 to 65536 GB"),
+    ] {
+        let subject = volume(&cloud, &disk(&more));
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(error.to_string().contains(expected), "{more}: {error:?}");
+    }
+    // One of others is registered, and has no price.
+    emulator.add_disk("us-central1-b", "theirs", 50);
+    let backend = cloud.open();
+    let register = async |more: &Value| {
+        let request = VolumeRequest {
+            ..volume(&cloud, &disk(more)).want
+        };
+        backend.volumes().unwrap().register(&request).await
+    };
+    let registered = register(&json!({"volume_id": "theirs", "size": null}))
+        .await
+        .unwrap();
+    assert_eq!((registered.size_gb, registered.price), (Some(50), None));
+    assert_eq!(registered.availability_zone.as_deref(), Some("us-central1-b"));
+    for (id, region) in [("theirs", OTHER), ("none", HOME), ("../x", HOME)] {
+        let error = register(&json!({"volume_id": id, "region": region, "size": null}))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{id}: {error:?}");
+    }
+}
+
+/// A machine and a volume that are there, and are no concern of the books.
+async fn site(cloud: &Cloud, emulator: &Gcp) -> AttachmentSite {
+    let subject = machine_of(cloud, "e2-standard-2", false).await;
+    let machine = Driver::new(cloud).make(&subject).await.unwrap();
+    let zone = machine.availability_zone.as_deref().unwrap();
+    let subject = volume(cloud, &disk(&json!({"availability_zone": zone})));
+    let volume = Driver::new(cloud).make(&subject).await.unwrap();
+    emulator.write_off();
+    AttachmentSite {
+        volume,
+        machine,
+        force: false,
+    }
+}
+
+async fn one_attachment() -> (Cloud, Subject<Attachment>) {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = attachment(&cloud, site(&cloud, &emulator).await);
+    (cloud, subject)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_a_volume_is_attached_once() {
+    checks::any_fault_anywhere(one_attachment).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_attached_and_detached() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let site = site(&cloud, &emulator).await;
+    let subject = attachment(&cloud, site.clone());
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    assert_eq!(place.device_name, Some(format!("pd-{}", site.volume.volume_id)));
+    assert_eq!(driver.make(&subject).await.unwrap(), place);
+    let backend = cloud.open();
+    let attachments = backend.volumes().unwrap().attachments().unwrap();
+    let known = subject.known(Some(place));
+    let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
+    assert_eq!(signs, [Some(Sign::Well)]);
+    let owned = backend.inventory().await.unwrap();
+    let owned = owned.iter().find(|one| one.kind == OwnedKind::Volume).unwrap();
+    let error = backend.remove_owned(owned).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    // Another machine cannot have it.
+    let other = machine_of(&cloud, "e2-standard-2", false).await;
+    let machine = Driver::new(&cloud).make(&other).await.unwrap();
+    let second = AttachmentSite {
+        machine,
+        ..site.clone()
+    };
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, second))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    for _ in 0..2 {
+        driver.remove(&known, &subject).await;
+        let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
+        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+    }
+    backend.remove_owned(owned).await.unwrap();
+    // Types with hyperdisks only take none.
+    let mut without = site;
+    without.machine.instance_type.name = "c4-standard-2".to_owned();
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, without))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Refused(text) if text.contains("no persistent disks")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_ends_lets_its_volumes_go() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let site = site(&cloud, &emulator).await;
+    let subject: Subject<Attachment> = attachment(&cloud, site);
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    let backend = cloud.open();
+    let owned = backend.inventory().await.unwrap();
+    let machine = owned.iter().find(|one| one.kind == OwnedKind::Machine).unwrap();
+    backend.remove_owned(machine).await.unwrap();
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+async fn one_group() -> (Cloud, Subject<Placement>) {
+    let cloud = cloud();
+    let subject = placement(&cloud, HOME, "n2-standard-2");
+    (cloud, subject)
+}
+
+async fn groups_in_two_regions() -> (Cloud, Vec<Subject<Placement>>) {
+    let cloud = cloud();
+    let subjects = [HOME, OTHER, HOME].map(|region| placement(&cloud, region, "n2-standard-2"));
+    (cloud, subjects.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placement_group_is_deleted_once_no_machine_is_in_it() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let group = placement(&cloud, HOME, "n2-standard-2");
+    let of_group = Driver::new(&cloud);
+    let group_place = of_group.make(&group).await.unwrap();
+    let mut subject = machine_of(&cloud, "n2-standard-2", false).await;
+    subject.want.placement_group = Some(group.marks.name(60));
+    let of_machine = Driver::new(&cloud);
+    let place = of_machine.make(&subject).await.unwrap();
+    let link = format!(
+        "projects/{PROJECT}/regions/{HOME}/resourcePolicies/{}",
+        group.marks.name(60)
+    );
+    assert_eq!(emulator.asked()[0]["resourcePolicies"], json!([link]));
+    let owned = cloud.open().inventory().await.unwrap();
+    let owned = owned.iter().find(|one| one.kind == OwnedKind::Placement).unwrap();
+    let removal = cloud.open().remove_owned(owned).await.unwrap();
+    assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
+    of_machine.remove(&subject.known(Some(place)), &subject).await;
+    of_group.remove(&group.known(Some(group_place)), &group).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+    let error = Driver::new(&cloud)
+        .make(&placement(&cloud, HOME, "e2-medium"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_reserved_is_offered_and_made() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let placement = "projects/host-project/regions/us-central1/resourcePolicies/dense";
+    let plain = Reservation {
+        project: PROJECT,
+        name: "plain",
+        zone: "us-central1-b",
+        machine_type: "n2-standard-2",
+        gpus: None,
+        count: 1,
+        placement: None,
+    };
+    emulator.add_reservation(plain.clone());
+    emulator.add_reservation(Reservation {
+        project: HOST_PROJECT,
+        name: "shared",
+        machine_type: "a3-highgpu-8g",
+        zone: "us-central1-a",
+        gpus: Some(("nvidia-h100-80gb", 8)),
+        placement: Some(placement),
+        ..plain.clone()
+    });
+    // Another size of the same type.
+    emulator.add_reservation(Reservation {
+        name: "t4",
+        machine_type: "n1-standard-8",
+        zone: "us-central1-a",
+        gpus: Some(("nvidia-tesla-t4", 2)),
+        ..plain
+    });
+    for none in [
+        "other",
+        "projects/host-project/reservations/plain",
+        "us-central1/plain",
+        "a\" OR (name = \"plain",
+    ] {
+        assert_eq!(offers_of(&cloud, &json!({"reservation": none})).await, []);
+    }
+    let t4 = offers_of(&cloud, &json!({"reservation": "t4"})).await;
+    assert_eq!(t4.len(), 1);
+    assert_eq!(t4[0].instance.resources.gpus.len(), 2);
+    for (name, machine_type, zone) in [
+        ("plain", "n2-standard-2", "us-central1-b"),
+        (
+            "projects/host-project/reservations/shared",
+            "a3-highgpu-8g",
+            "us-central1-a",
+        ),
+    ] {
+        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        let [offer] = offers.as_slice() else {
+            panic!("{offers:?}")
+        };
+        assert_eq!(
+            (offer.instance.name.as_str(), offer.instance.resources.spot),
+            (machine_type, false)
+        );
+        assert_eq!(offer.availability_zones.as_deref().unwrap(), [zone]);
+        let mut subject = machine(&cloud).await;
+        subject.want.offer = offer.clone();
+        subject.want.reservation = Some(name.to_owned());
+        subject.want.placement_group = Some("never".to_owned());
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        assert_eq!(place.reservation.as_deref(), Some(name));
+        let asked = emulator.asked().pop().unwrap();
+        let path = if name == "plain" {
+            "projects/a-project/reservations/plain"
+        } else {
+            name
+        };
+        assert_eq!(asked["reservationAffinity"]["values"], json!([path]));
+        assert_eq!(asked["disks"][1]["initializeParams"]["diskSizeGb"], "375");
+        assert_eq!(
+            asked.get("resourcePolicies"),
+            (name != "plain").then_some(&json!([placement]))
+        );
+        // There is nothing left.
+        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        assert_eq!(offers[0].availability, InstanceAvailability::NotAvailable);
+        let mut second = machine(&cloud).await;
+        second.want.offer = offers[0].clone();
+        second.want.reservation = Some(name.to_owned());
+        let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+        assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+    }
+    emulator.deny("compute.reservations.list");
+    assert_eq!(offers_of(&cloud, &json!({"reservation": "plain"})).await, []);
+}
+
+/// A TPU in place of another machine.
+fn as_tpu(mut subject: Subject<Machine>, accelerator: &str, spot: bool) -> Subject<Machine> {
+    let mut instance = (*subject.want.offer.instance).clone();
+    instance.name = accelerator.to_owned();
+    instance.resources.spot = spot;
+    subject.want.offer.instance = Arc::new(instance);
+    subject
+}
+
+async fn one_tpu() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud_with(&json!({"tpu": true})).0;
+    let subject = as_tpu(machine(&cloud).await, "v5litepod-8", false);
+    (cloud, subject)
+}
+
+async fn tpus_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
+    let mut cloud = cloud_with(&json!({"tpu": true})).0;
+    let subjects = vec![
+        as_tpu(machine_in(&mut cloud, HOME).await, "v2-8", false),
+        as_tpu(machine_in(&mut cloud, OTHER).await, "v2-8", true),
+        as_tpu(machine_in(&mut cloud, HOME).await, "v5p-8", false),
+    ];
+    (cloud, subjects)
+}
+
+#[tokio::test(start_paused = true)]
+async fn tpus_on_one_host_are_offered_where_they_are_wanted() {
+    let gpus = json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1.."}});
+    assert_eq!(offers_of(&cloud(), &gpus).await, []);
+    let (cloud, _) = cloud_with(&json!({"tpu": true}));
+    let offers = offers_of(&cloud, &gpus).await;
+    let mut names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(
+        names.contains(&"v5litepod-8") && names.iter().all(|name| name.starts_with('v')),
+        "{names:?}"
+    );
+    assert!(
+        offers
+            .iter()
+            .all(|offer| offer.availability == InstanceAvailability::Unknown)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tpus_are_made_as_they_were_asked_for() {
+    let more = json!({"tpu": true, "vpc_name": "private", "vm_service_account": "jobs@a-project.iam.gserviceaccount.com"});
+    let (cloud, emulator) = cloud_with(&more);
+    emulator.add_network("private", &[(HOME, "one"), (OTHER, "two")]);
+    for (accelerator, spot, runtime) in [
+        ("v5litepod-8", false, "v2-alpha-tpuv5-lite"),
+        ("v6e-4", true, "v2-alpha-tpuv6e"),
+        ("v3-8", false, "tpu-ubuntu2204-base"),
+    ] {
+        let subject = as_tpu(
+            machine_of(&cloud, "e2-standard-2", false).await,
+            accelerator,
+            spot,
+        );
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        let asked = emulator.asked_tpus().pop().unwrap();
+        assert_eq!(
+            (&asked["acceleratorType"], &asked["runtimeVersion"]),
+            (&json!(accelerator), &json!(runtime))
+        );
+        assert_eq!(
+            asked.get("schedulingConfig"),
+            spot.then_some(&json!({"preemptible": true}))
+        );
+        let subnet = format!("projects/{PROJECT}/regions/{HOME}/subnetworks/one");
+        assert_eq!(asked["networkConfig"]["subnetwork"], subnet);
+        assert_eq!(
+            asked["serviceAccount"]["email"],
+            "jobs@a-project.iam.gserviceaccount.com"
+        );
+        assert_eq!(asked["labels"]["owner"], "dstack");
+        assert!(
+            asked["metadata"]["ssh-keys"]
+                .as_str()
+                .unwrap()
+                .starts_with("ubuntu:ssh-ed25519 ")
+        );
+        assert!(
+            asked["metadata"]["startup-script"]
+                .as_str()
+                .unwrap()
+                .contains("PJRT_DEVICE=TPU")
+        );
+        assert_eq!(place.hostname.as_deref(), Some("203.0.113.80"));
+        assert_eq!(place.internal_ip.as_deref(), Some("10.128.0.9"));
+        let zone = place.availability_zone.clone().unwrap();
+        assert_eq!(
+            place.backend_data,
+            Some(json!({"is_tpu": true, "zone": zone}).to_string())
+        );
+        // A row of dstack 0.22.5: nothing was noted.
+        let known = subject.known(Some(place));
+        let signs = cloud
+            .open()
+            .machines()
+            .unwrap()
+            .look(std::slice::from_ref(&known))
+            .await
+            .unwrap();
+        assert_eq!(signs, [Some(Sign::Well)]);
+        Driver::new(&cloud).remove(&known, &subject).await;
+        assert_eq!(cloud.emulator.ledger().alive(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_there_is_no_tpu_is_told() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let of = |subject| as_tpu(subject, "v2-8", false);
+    let subject = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    emulator.fill(&zones[0]);
+    emulator.lack(&zones[1], "v2-8");
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
+    emulator.fail("v2-8", 429, "RESOURCE_EXHAUSTED");
+    let second = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
+    emulator.deny("tpu.nodes.create");
+    let error = Driver::new(&cloud).make(&second).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Credentials(text) if text.contains("`tpu.nodes.create`")),
+        "{error:?}"
+    );
+    // A zone that does not tell which it has hides them.
+    emulator.unreachable(Some(&zones[2]));
+    cloud.open().inventory().await.unwrap_err();
+    emulator.unreachable(None);
+    assert_eq!(cloud.open().inventory().await.unwrap().len(), 1);
+    // Who has nothing to do with them need not be allowed to ask.
+    emulator.deny("tpu.nodes.list");
+    cloud.open().inventory().await.unwrap_err();
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.deny("tpu.nodes.list");
+    assert_eq!(cloud.open().inventory().await.unwrap(), []);
+    emulator.disable("tpu");
+    assert_eq!(cloud.open().inventory().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_are_attached_to_tpus() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let subject = as_tpu(
+        machine_of(&cloud, "e2-standard-2", false).await,
+        "v5litepod-8",
+        false,
+    );
+    let machine = Driver::new(&cloud).make(&subject).await.unwrap();
+    let zone = machine.availability_zone.clone().unwrap();
+    let mut attached = Vec::new();
+    for number in 1..=2 {
+        let subject = volume(&cloud, &disk(&json!({"availability_zone": zone})));
+        let volume = Driver::new(&cloud).make(&subject).await.unwrap();
+        let site = AttachmentSite {
+            volume,
+            machine: machine.clone(),
+            force: false,
+        };
+        let subject = attachment(&cloud, site);
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        assert_eq!(place.device_name, Some(format!("persistent-disk-{number}")));
+        attached.push((subject, place));
+    }
+    let disks = emulator.asked_tpus()[0]["dataDisks"].clone();
+    assert_eq!(disks.as_array().unwrap().len(), 2);
+    assert_eq!(disks[0]["mode"], "READ_WRITE");
+    let (subject, place) = attached.remove(1);
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!(emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len(), 1);
+    let mut without = subject.site.clone();
+    without.machine.instance_type.name = "v6e-8".to_owned();
+    let error = Driver::new(&cloud)
+        .make(&attachment(&cloud, without))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}

@@ -1,0 +1,186 @@
+//! Regions with their quotas, networks, rules of firewalls.
+
+use serde_json::{Value, json};
+
+use crate::lists::list;
+use crate::{Answer, Ask, Cloud, Gcp, HOST_PROJECT, PROJECT, REGIONS, invalid, missing, refuse};
+
+/// A network, which may have several subnets in each region.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    project: String,
+    name: String,
+    /// Regions and names.
+    subnets: Vec<(String, String)>,
+    /// Its machines have interfaces of this type only, and it is in this zone.
+    profile: Option<(&'static str, String)>,
+}
+
+const API: &str = "https://www.googleapis.com/compute/v1/";
+
+pub(crate) fn usual() -> Vec<Network> {
+    let network = |project: &str, name: &str| Network {
+        project: project.to_owned(),
+        name: name.to_owned(),
+        subnets: REGIONS
+            .iter()
+            .map(|(region, _)| ((*region).to_owned(), format!("{name}-{region}")))
+            .collect(),
+        profile: None,
+    };
+    vec![network(PROJECT, "default"), network(HOST_PROJECT, "shared")]
+}
+
+impl Network {
+    fn link(&self) -> String {
+        format!("projects/{}/global/networks/{}", self.project, self.name)
+    }
+
+    fn subnet_link(&self, (region, name): &(String, String)) -> String {
+        format!("projects/{}/regions/{region}/subnetworks/{name}", self.project)
+    }
+}
+
+impl Gcp {
+    /// A network of the project, with these subnets: regions and names.
+    pub fn add_network(&self, name: &str, subnets: &[(&str, &str)]) {
+        self.add(name, subnets, None);
+    }
+
+    /// A network for RDMA, which is in one zone.
+    pub fn add_rdma_network(&self, name: &str, zone: &str, subnets: &[(&str, &str)]) {
+        self.add(name, subnets, Some(("MRDMA", zone.to_owned())));
+    }
+
+    fn add(&self, name: &str, subnets: &[(&str, &str)], profile: Option<(&'static str, String)>) {
+        let subnets = subnets
+            .iter()
+            .map(|(region, name)| ((*region).to_owned(), (*name).to_owned()));
+        self.lock().networks.push(Network {
+            project: PROJECT.to_owned(),
+            name: name.to_owned(),
+            subnets: subnets.collect(),
+            profile,
+        });
+    }
+
+    pub(crate) fn networks(&self, state: &mut Cloud, ask: &Ask) -> Answer {
+        match ask.called.name {
+            "regions.list" => list(ask, REGIONS.iter().map(|one| region(state, one)).collect()),
+            "regions.get" => {
+                let found = REGIONS.iter().find(|(name, _)| *name == ask.at(1));
+                found
+                    .map(|one| region(state, one))
+                    .ok_or_else(|| missing(ask.at(1)))
+            }
+            "subnetworks.listUsable" => {
+                let networks = state.networks.iter().filter(|one| one.project == ask.at(0));
+                let subnets = networks.flat_map(|network| {
+                    network.subnets.iter().map(|subnet| {
+                        json!({"network": format!("{API}{}", network.link()), "ipCidrRange": "10.0.0.0/20",
+                            "subnetwork": format!("{API}{}", network.subnet_link(subnet)), "purpose": "PRIVATE"})
+                    })
+                });
+                list(ask, subnets.collect())
+            }
+            "routers.list" => {
+                let routers = state.with_nat.iter().filter(|region| *region == ask.at(1));
+                let router = |region: &String| {
+                    json!({"name": format!("router-{region}"), "network": format!("{API}projects/{PROJECT}/global/networks/default"),
+                        "nats": [{"name": "nat"}]})
+                };
+                list(ask, routers.map(router).collect())
+            }
+            "firewalls.insert" => {
+                let body = &ask.body;
+                let name = body["name"].as_str().unwrap_or_default();
+                if !is_name(name) {
+                    return Err(invalid("Invalid value for field 'resource.name'"));
+                }
+                let network = body["network"].as_str().unwrap_or_default();
+                if !state.networks.iter().any(|one| one.link() == network) {
+                    return Err(missing(network));
+                }
+                if !network.starts_with(&format!("projects/{}/", ask.at(0))) {
+                    return Err(refuse(
+                        403,
+                        "forbidden",
+                        "Required 'compute.networks.updatePolicy' permission",
+                    ));
+                }
+                if state.firewalls.iter().any(|one| one["name"] == *name) {
+                    let message =
+                        format!("The resource 'projects/{PROJECT}/global/firewalls/{name}' already exists");
+                    return Err(refuse(409, "alreadyExists", message));
+                }
+                state.firewalls.push(body.clone());
+                let target = format!("global/firewalls/{name}");
+                Ok(self.begin(state, ask, "global", target, self.0.times.others, None))
+            }
+            other => Err(missing(other)),
+        }
+    }
+}
+
+/// What is wrong with the interfaces of a machine.
+pub(crate) fn problem(state: &Cloud, zone: &str, interfaces: &[Value]) -> Option<String> {
+    let region = zone.rsplit_once('-').unwrap().0;
+    if interfaces.is_empty() {
+        return Some("At least one network interface is required.".to_owned());
+    }
+    for (at, interface) in interfaces.iter().enumerate() {
+        let link = interface["network"].as_str().unwrap_or_default();
+        let Some(network) = state.networks.iter().find(|one| one.link() == link) else {
+            return Some(format!("The referenced network resource cannot be found: {link}"));
+        };
+        if let Some((kind, of)) = &network.profile {
+            if of != zone {
+                return Some(format!(
+                    "Network profile only allows resource creation in location {of}."
+                ));
+            }
+            if interface["nicType"] != *kind || at == 0 {
+                return Some("The network profile allows other interfaces only.".to_owned());
+            }
+        }
+        if at > 0
+            && interface["accessConfigs"]
+                .as_array()
+                .is_some_and(|configs| !configs.is_empty())
+        {
+            return Some("Only the first interface has an address.".to_owned());
+        }
+        if let Some(subnet) = interface["subnetwork"].as_str() {
+            let mut all = network.subnets.iter().filter(|(of, _)| of == region);
+            if !all.any(|one| network.subnet_link(one) == subnet) {
+                return Some(format!(
+                    "The subnetwork {subnet} is not of the network {link} in {region}"
+                ));
+            }
+        }
+    }
+    None
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    (1..=63).contains(&bytes.len())
+        && bytes[0].is_ascii_lowercase()
+        && bytes.iter().all(is_plain)
+        && !name.ends_with('-')
+}
+
+fn region(state: &Cloud, (name, zones): &(&str, &[&str])) -> Value {
+    let quotas = state.quotas.iter().filter(|((region, _), _)| region == name);
+    let quotas =
+        quotas.map(|((_, metric), (limit, usage))| json!({"metric": metric, "limit": limit, "usage": usage}));
+    let quotas: Vec<Value> = quotas
+        .chain([json!({"metric": "CPUS", "limit": 72.0, "usage": 0.0})])
+        .collect();
+    let zones: Vec<String> = zones
+        .iter()
+        .map(|zone| format!("{API}projects/{PROJECT}/zones/{zone}"))
+        .collect();
+    json!({"kind": "compute#region", "name": name, "status": "UP", "quotas": quotas, "zones": zones})
+}

@@ -1,0 +1,166 @@
+//! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine, TPUs.
+//!
+//! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
+//! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
+//! `instance` and `tpu` are the requests for one, `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of
+//! groups. `inventory` finds what was left behind.
+
+#![warn(missing_docs)]
+
+mod attachments;
+mod auth;
+mod client;
+mod configure;
+mod errors;
+mod instance;
+mod inventory;
+mod labels;
+mod machines;
+mod network;
+mod offers;
+mod placements;
+mod reservations;
+mod startup;
+mod tpu;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dstack_backend::{Cached, CloudKind, Env, Kind};
+use dstack_compute::config::GcpConfig;
+use dstack_compute::{
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
+    PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
+};
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::{JobProvisioningData, Requirements};
+use tokio::sync::Mutex;
+
+use client::{Client, Subnet};
+use offers::Quotas;
+
+/// How long the list of subnetworks is taken for true: Google allows few calls for it (as in dstack 0.22.5).
+const SUBNETS_LIFETIME: Duration = Duration::from_secs(120);
+
+/// How long a rule that is there is taken for it.
+const FIREWALL_LIFETIME: Duration = Duration::from_secs(600);
+
+/// The kind of backends for Google Cloud.
+pub fn kind(env: Env) -> Arc<dyn BackendKind> {
+    Kind::of(GcpKind { env })
+}
+
+#[derive(Debug)]
+struct GcpKind {
+    env: Env,
+}
+
+#[async_trait]
+impl CloudKind for GcpKind {
+    type Config = GcpConfig;
+
+    fn capabilities() -> Capabilities {
+        Capabilities {
+            create_instance: true,
+            multinode: true,
+            privileged: true,
+            instance_volumes: true,
+            reservations: true,
+            placement_groups: true,
+            volumes: true,
+            ..Capabilities::default()
+        }
+    }
+
+    /// Machines with eight B200 start slowly (dstack 0.22.5).
+    fn provisioning_timeout(instance_type: &str) -> Duration {
+        match instance_type {
+            "a4-highgpu-8g" => Duration::from_secs(16 * 60),
+            _ => PROVISIONING_TIMEOUT,
+        }
+    }
+
+    async fn check(&self, config: GcpConfig) -> Result<GcpConfig, ConfigureError> {
+        let client = Client::new(&self.env, &config.creds, &config.project_id)
+            .map_err(|error| configure::no_client(&config.creds, error))?;
+        configure::check(&client, &config).await?;
+        Ok(GcpConfig {
+            regions: Some(configure::regions(&config)),
+            ..config
+        })
+    }
+
+    fn open(kind: Kind<Self>, config: GcpConfig) -> Result<Arc<dyn Backend>, String> {
+        if let Some(problem) = configure::names_problem(&config) {
+            return Err(problem);
+        }
+        let client = Client::new(&kind.env, &config.creds, &config.project_id);
+        let clock = || Arc::clone(&kind.env.clock);
+        Ok(Arc::new(Gcp {
+            regions: configure::regions(&config),
+            client: client.map_err(|error| error.to_string())?,
+            quotas: Cached::of_offers(&kind.env),
+            subnets: Cached::new(clock(), SUBNETS_LIFETIME, Duration::ZERO),
+            tpu_disks: Mutex::default(),
+            firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
+            config,
+            kind,
+        }))
+    }
+}
+
+/// The backend of one project, and what was looked up of late in it.
+#[derive(Debug)]
+struct Gcp {
+    kind: Kind<GcpKind>,
+    config: GcpConfig,
+    regions: Vec<String>,
+    client: Client,
+    quotas: Cached<Quotas>,
+    subnets: Cached<Vec<Subnet>>,
+    /// One change of the disks of TPUs after the other.
+    tpu_disks: Mutex<()>,
+    /// The rule that lets SSH in is there.
+    firewall: Cached<()>,
+}
+
+#[async_trait]
+impl Backend for Gcp {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        &self.kind
+    }
+
+    async fn offers(
+        &self,
+        requirements: &Requirements,
+    ) -> Result<Vec<InstanceOfferWithAvailability>, ComputeError> {
+        self.find_offers(requirements).await
+    }
+
+    fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
+        Some(self)
+    }
+
+    fn volumes(&self) -> Option<&dyn Volumes> {
+        Some(self)
+    }
+
+    fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        Some(self)
+    }
+
+    async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await
+    }
+
+    /// Names are those of a zone.
+    fn is_at(&self, owned: &Owned, place: &JobProvisioningData) -> bool {
+        owned.id == machines::id_of(place)
+    }
+
+    async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        self.remove_by_id(owned).await
+    }
+}

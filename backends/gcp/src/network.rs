@@ -1,0 +1,255 @@
+//! Networks of machines: those of the project or of another one that shares them. Names of rules are those of dstack 0.22.5.
+
+use std::sync::Arc;
+
+use dstack_backend::not_asked;
+use dstack_compute::ComputeError;
+use dstack_compute::config::GcpConfig;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::Gcp;
+use crate::client::{Client, Subnet, last, relative};
+use crate::errors::GcpError;
+
+/// The network of configurations that name none.
+const DEFAULT: &str = "default";
+
+/// The tag of machines that the rule lets SSH in to.
+pub(crate) const TAG: &str = "dstack-runner-instance";
+
+/// Longest name of a resource.
+const LONGEST: usize = 63;
+
+/// Interfaces of a type of machines beyond the first one: such with an address of their own, and such for RDMA.
+const INTERFACES: &[(&str, usize, usize)] = &[
+    ("a3-megagpu-8g", 8, 0),
+    ("a3-edgegpu-8g", 4, 0),
+    ("a3-highgpu-8g", 4, 0),
+    ("a4-highgpu-8g", 1, 8),
+];
+
+/// A network and a subnet of it, as requests have them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Nic {
+    pub(crate) network: String,
+    pub(crate) subnet: Option<String>,
+}
+
+/// Where a machine is put.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Networks {
+    pub(crate) first: Nic,
+    /// With GVNIC.
+    pub(crate) extra: Vec<Nic>,
+    /// With RDMA.
+    pub(crate) rdma: Vec<Nic>,
+}
+
+/// The project that has the networks.
+pub(crate) fn project_of(config: &GcpConfig) -> &str {
+    config.vpc_project_id.as_deref().unwrap_or(&config.project_id)
+}
+
+/// The name of the first network.
+pub(crate) fn name_of(config: &GcpConfig) -> &str {
+    config.vpc_name.as_deref().unwrap_or(DEFAULT)
+}
+
+fn link(config: &GcpConfig, name: &str) -> String {
+    format!("projects/{}/global/networks/{name}", project_of(config))
+}
+
+/// All subnets that the account may use in the project of the networks.
+pub(crate) async fn usable_subnets(client: &Client, config: &GcpConfig) -> Result<Vec<Subnet>, GcpError> {
+    let project = Some(project_of(config));
+    client
+        .list(project, "aggregated/subnetworks/listUsable", None)
+        .await
+}
+
+/// Links of those of a network in a region.
+fn subnets_of<'a>(all: &'a [Subnet], network: &str, region: &str) -> Vec<&'a str> {
+    let is_there = |subnet: &&Subnet| {
+        last(&subnet.network) == network && relative(&subnet.subnetwork).split('/').nth(3) == Some(region)
+    };
+    all.iter()
+        .filter(is_there)
+        .map(|subnet| relative(&subnet.subnetwork))
+        .collect()
+}
+
+/// The subnet of a network in a region: that of this name, or any.
+///
+/// # Errors
+/// There is none; for users.
+pub(crate) fn subnet_of(
+    all: &[Subnet],
+    network: &str,
+    region: &str,
+    name: Option<&str>,
+) -> Result<String, String> {
+    let found = subnets_of(all, network, region);
+    let Some(name) = name else {
+        return match found.first() {
+            Some(subnet) => Ok((*subnet).to_owned()),
+            None => Err(format!(
+                "the VPC {network} has no subnetwork in {region} that the account may use"
+            )),
+        };
+    };
+    let is_it = |subnet: &&&str| last(subnet) == name;
+    found.iter().find(is_it).map(|subnet| (*subnet).to_owned()).ok_or_else(|| {
+        let names: Vec<&str> = found.iter().map(|subnet| last(subnet)).collect();
+        format!(
+            "the VPC {network} has no subnetwork {name} in {region} that the account may use, but {names:?}"
+        )
+    })
+}
+
+impl Gcp {
+    /// Networks of a machine of this type. The rule that lets SSH in is made where it is missing.
+    pub(crate) async fn networks(&self, region: &str, machine_type: &str) -> Result<Networks, ComputeError> {
+        let config = &self.config;
+        if config.vpc_project_id.is_none() {
+            self.ensure_firewall().await.map_err(not_asked)?;
+        }
+        let first = Nic {
+            network: link(config, name_of(config)),
+            // Google itself finds that of the default network.
+            subnet: match &config.vpc_name {
+                None => None,
+                Some(name) => {
+                    let chosen = config.subnetworks.as_ref().and_then(|all| all.get(region));
+                    let all = self.subnets().await?;
+                    let found = subnet_of(&all, name, region, chosen.map(String::as_str));
+                    Some(found.map_err(ComputeError::Configuration)?)
+                }
+            },
+        };
+        let found = INTERFACES.iter().find(|(name, ..)| *name == machine_type);
+        let (most_extra, most_rdma) = found.map_or((0, 0), |(_, extra, rdma)| (*extra, *rdma));
+        let (mut extra, mut rdma) = (Vec::new(), Vec::new());
+        for name in config.extra_vpcs.iter().flatten().take(most_extra) {
+            let all = self.subnets().await?;
+            let subnet = subnet_of(&all, name, region, None).map_err(ComputeError::Configuration)?;
+            extra.push(Nic {
+                network: link(config, name),
+                subnet: Some(subnet),
+            });
+        }
+        if let Some(name) = config.roce_vpcs.iter().flatten().next().filter(|_| most_rdma > 0) {
+            let all = self.subnets().await?;
+            let found = subnets_of(&all, name, region);
+            if found.len() < most_rdma {
+                return Err(ComputeError::Configuration(format!(
+                    "{machine_type} needs {most_rdma} subnetworks for RDMA, and the VPC {name} has {} in {region}",
+                    found.len()
+                )));
+            }
+            rdma.extend(found.iter().take(most_rdma).map(|subnet| Nic {
+                network: link(config, name),
+                subnet: Some((*subnet).to_owned()),
+            }));
+        }
+        Ok(Networks { first, extra, rdma })
+    }
+
+    async fn subnets(&self) -> Result<Arc<Vec<Subnet>>, ComputeError> {
+        let fetch = async || {
+            let all = usable_subnets(&self.client, &self.config).await;
+            all.map_err(GcpError::compute_error)
+        };
+        self.subnets.get(fetch).await.map_err(not_asked)
+    }
+
+    /// Accounts may not be allowed to ask for it, so it is made, and there already where it is not new.
+    async fn ensure_firewall(&self) -> Result<(), ComputeError> {
+        let make = async || {
+            let network = link(&self.config, name_of(&self.config));
+            let rule = json!({
+                "name": rule_name("dstack-ssh-in", &network),
+                "description": "Allowing only SSH connections from Internet.",
+                "direction": "INGRESS",
+                "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+                "sourceRanges": ["0.0.0.0/0"],
+                "network": network,
+                "targetTags": [TAG],
+            });
+            match self.client.insert("global/firewalls", None, &rule).await {
+                Err(error) if !error.is_conflict() => Err(error.compute_error()),
+                _ => Ok(()),
+            }
+        };
+        self.firewall.get(make).await.map(drop)
+    }
+}
+
+/// The name of the rule of a network.
+fn rule_name(prefix: &str, network: &str) -> String {
+    let is_name = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+        name.len() <= LONGEST && name.bytes().all(is_plain)
+    };
+    let whole = format!("{prefix}-{}", network.replace('/', "-"));
+    if is_name(&whole) {
+        return whole;
+    }
+    let short = format!("{prefix}-{}", last(network));
+    if is_name(&short) {
+        return short;
+    }
+    let digest = hex::encode(Sha256::digest(network));
+    let suffix: String = digest.chars().take(8).collect();
+    let begin: String = short.chars().take(LONGEST - 9).collect();
+    format!("{begin}-{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_the_names_that_dstack_gave_them() {
+        let name = |network: &str| rule_name("dstack-ssh-in", network);
+        assert_eq!(
+            name("projects/p/global/networks/default"),
+            "dstack-ssh-in-projects-p-global-networks-default"
+        );
+        assert_eq!(
+            name("projects/a-project-with-a-long-name/global/networks/default"),
+            "dstack-ssh-in-default"
+        );
+        let long = format!("projects/p/global/networks/{}", "n".repeat(60));
+        // Made by dstack 0.22.5.
+        assert_eq!(name(&long), format!("dstack-ssh-in-{}-c43f5799", "n".repeat(40)));
+    }
+
+    #[test]
+    fn subnets_are_those_of_the_network_in_the_region() {
+        let subnet = |network: &str, region: &str, name: &str| Subnet {
+            network: format!("https://www.googleapis.com/compute/v1/projects/p/global/networks/{network}"),
+            subnetwork: format!(
+                "https://www.googleapis.com/compute/v1/projects/p/regions/{region}/subnetworks/{name}"
+            ),
+        };
+        let all = [
+            subnet("n", "r", "one"),
+            subnet("n", "r", "two"),
+            subnet("m", "r", "other"),
+            subnet("n", "s", "far"),
+        ];
+        let found = |region, name| subnet_of(&all, "n", region, name);
+        assert_eq!(found("r", None).unwrap(), "projects/p/regions/r/subnetworks/one");
+        assert_eq!(
+            found("r", Some("two")).unwrap(),
+            "projects/p/regions/r/subnetworks/two"
+        );
+        assert!(
+            found("r", Some("other"))
+                .unwrap_err()
+                .contains("[\"one\", \"two\"]")
+        );
+        assert!(found("t", None).unwrap_err().contains("no subnetwork in t"));
+    }
+}
