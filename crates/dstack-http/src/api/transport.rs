@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
 
 use crate::{LazyClient, ServerTls};
 
@@ -19,10 +20,14 @@ pub enum TransportError {
     Lost(String),
 }
 
+/// What came after the body of an answer, as the status of gRPC does: one of its extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trailers(pub HeaderMap);
+
 /// Carries requests to an API: over the network, or in tests to an emulator in the same process, under the same clock.
 #[async_trait]
 pub trait Transport: Send + Sync + Debug {
-    /// Sends a request, and reads the whole answer.
+    /// Sends a request, and reads the whole answer, with its [`Trailers`] if it has some.
     ///
     /// # Errors
     /// There is none.
@@ -42,21 +47,28 @@ impl Transport for LazyClient {
             .map_err(|error| TransportError::NotSent(error.to_string()))?;
         let request =
             reqwest::Request::try_from(request).map_err(|error| TransportError::NotSent(texts(&error)))?;
-        let mut answer = client.execute(request).await.map_err(|error| {
+        let answer = client.execute(request).await.map_err(|error| {
             match error.is_connect() || error.is_builder() {
                 true => TransportError::NotSent(texts(&error)),
                 false => TransportError::Lost(texts(&error)),
             }
         })?;
+        let (parts, mut coming) = Response::<reqwest::Body>::from(answer).into_parts();
         let mut whole = Response::new(Bytes::new());
-        *whole.status_mut() = answer.status();
-        *whole.headers_mut() = std::mem::take(answer.headers_mut());
+        *whole.status_mut() = parts.status;
+        *whole.headers_mut() = parts.headers;
         let mut body = Vec::new();
-        while let Some(piece) = answer
-            .chunk()
-            .await
-            .map_err(|error| TransportError::Lost(texts(&error)))?
-        {
+        while let Some(frame) = coming.frame().await {
+            let frame = frame.map_err(|error| TransportError::Lost(texts(&error)))?;
+            let piece = match frame.into_data() {
+                Ok(piece) => piece,
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        whole.extensions_mut().insert(Trailers(trailers));
+                    }
+                    continue;
+                }
+            };
             if body.len() + piece.len() > MAX_ANSWER {
                 let megabytes = MAX_ANSWER / (1024 * 1024);
                 return Err(TransportError::Lost(format!(
@@ -87,4 +99,49 @@ fn texts(error: &reqwest::Error) -> String {
         })
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use futures_util::stream;
+    use http::HeaderValue;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_after_the_body_is_read() {
+        let trailers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static("5"),
+        )]);
+        let sent = trailers.clone();
+        let answer = async move || {
+            let frames = [Frame::data(Bytes::from_static(b"body")), Frame::trailers(sent)];
+            let body = StreamBody::new(stream::iter(frames.map(Ok::<_, std::convert::Infallible>)));
+            let answer = Response::builder().header("trailer", "grpc-status");
+            answer.body(Body::new(body)).unwrap()
+        };
+        let router = Router::new().fallback(answer);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        dstack_system::task::spawn(
+            "server",
+            async move { axum::serve(listener, router).await.unwrap() },
+        );
+        let ask = async |te: &str| {
+            let request = Request::get(&url).header("te", te).body(Bytes::new()).unwrap();
+            Transport::send(&LazyClient::default(), request).await.unwrap()
+        };
+        let answer = ask("trailers").await;
+        assert_eq!(answer.body(), "body");
+        assert_eq!(answer.extensions().get(), Some(&Trailers(trailers)));
+        let answer = ask("").await;
+        assert_eq!(answer.body(), "body");
+        assert_eq!(answer.extensions().get::<Trailers>(), None);
+    }
 }
