@@ -40,10 +40,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Version 1 of tenants and projects is there until December 2026.
     const fn service(self) -> &'static str {
         match self {
-            Self::Tenant => "nebius.iam.v1.TenantService",
-            Self::Project => "nebius.iam.v1.ProjectService",
+            Self::Tenant => "nebius.iam.v2.TenantService",
+            Self::Project => "nebius.iam.v2.ProjectService",
             Self::Subnet => "nebius.vpc.v1.SubnetService",
             Self::Instance => "nebius.compute.v1.InstanceService",
             Self::Disk => "nebius.compute.v1.DiskService",
@@ -67,7 +68,8 @@ impl Kind {
             Self::Instance => state == 7,
             Self::Disk => state == 4,
             Self::PricingPolicy => state == 3,
-            Self::Tenant | Self::Project | Self::Subnet | Self::Cluster => false,
+            Self::Project => state == 3,
+            Self::Tenant | Self::Subnet | Self::Cluster => false,
         }
     }
 }

@@ -97,20 +97,19 @@ pub(crate) struct Stated {
     pub(crate) state: i32,
 }
 
-/// A tenant or project.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Container {
+pub(crate) struct Project {
     #[prost(message, optional, tag = "1")]
     pub(crate) metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) spec: Option<ProjectSpec>,
     #[prost(message, optional, tag = "3")]
-    pub(crate) status: Option<ContainerStatus>,
+    pub(crate) status: Option<Stated>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct ContainerStatus {
-    #[prost(int32, tag = "3")]
-    pub(crate) container_state: i32,
-    #[prost(string, tag = "4")]
+pub(crate) struct ProjectSpec {
+    #[prost(string, tag = "1")]
     pub(crate) region: String,
 }
 

@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::client::{Client, Kind};
 use crate::grpc::{Code, Error, Refusal};
-use crate::messages::{Container, ServiceError, Thing};
+use crate::messages::{self, ServiceError, Thing};
 
 /// How the names of projects begin that Nebius makes by itself.
 const DEFAULT: &str = "default";
-
-/// States of a project that is being removed, or has been (`nebius.iam.v1.State`).
-const ENDING: &[i32] = &[2, 3, 4, 5, 7, 8];
 
 /// A project of the tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,14 +40,15 @@ pub(crate) async fn all(client: &Client) -> Result<Vec<Project>, Error> {
             service: ServiceError::default(),
         }));
     };
-    let projects: Vec<Container> = client.list(Kind::Project, &tenant.id).await?;
-    let read = |project: Container| {
-        let (metadata, status) = (project.metadata?, project.status?);
-        let is_there = !ENDING.contains(&status.container_state) && !status.region.is_empty();
+    let projects: Vec<messages::Project> = client.list(Kind::Project, &tenant.id).await?;
+    let read = |project: messages::Project| {
+        let (metadata, region) = (project.metadata?, project.spec?.region);
+        let state = project.status.map_or(0, |status| status.state);
+        let is_there = !Kind::Project.is_ending(state) && !region.is_empty();
         is_there.then_some(Project {
             id: metadata.id,
             name: metadata.name,
-            region: status.region,
+            region,
         })
     };
     Ok(projects.into_iter().filter_map(read).collect())

@@ -2,12 +2,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, placement,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, network_env, placement,
+    reference_python, run, served,
 };
 use dstack_catalog::Catalog;
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine, OwnedKind, Placement, Sign, placement_name};
-use dstack_emulator_nebius::{ACCOUNT, KEY, KEY_ID, NORTH, Nebius, RESEARCH, Refusal, WEST};
+use dstack_emulator_nebius::{ACCOUNT, KEY, KEY_ID, NORTH, Nebius, RESEARCH, Refusal, Times, WEST};
+use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -450,4 +452,56 @@ async fn a_group_without_infiniband_is_nothing_at_nebius() {
     let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
     assert_eq!(asked["spec"].get("gpu_cluster"), None);
     driver.remove(&group.known(Some(made)), &group).await;
+}
+
+/// The reference's own code and the vendor's SDK against this cloud, over HTTP/2: `reference.py` makes, waits for and removes machines and
+/// a group.
+#[tokio::test]
+async fn the_reference_finds_its_way_in_the_emulated_cloud() {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let (has_sdk, _) = run(&python, &["-c", "import nebius"]).await;
+    if !has_sdk {
+        eprintln!("skipped: there is no SDK of Nebius beside dstack 0.22.5");
+        return;
+    }
+    let pace = Duration::from_millis(50);
+    let times = Times {
+        piece: pace,
+        machine: pace,
+        ends: pace,
+    };
+    let emulator = Nebius::with_times(times, 1000);
+    let url = served(&emulator).await;
+    let address = url.trim_start_matches("http://");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../nebius/emulator");
+    let (script, key) = (format!("{folder}/reference.py"), format!("{folder}/key.pem"));
+    let (status, text) = run(&python, &[&script, address, ACCOUNT, KEY_ID, &key]).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    assert_eq!(emulator.ledger().count(), 10);
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// Over the network, with a status after the message.
+#[tokio::test]
+async fn the_client_reads_what_is_served() {
+    let emulator = Nebius::default();
+    let url = served(&emulator).await;
+    let kind = dstack_backend_nebius::kind(network_env(BackendType::Nebius, &url));
+    let given = BackendConfig::read(&config(&json!({}), &json!({}))).unwrap();
+    kind.configure("main", &given).await.unwrap();
+    let other = config(&json!({"public_key_id": "publickey-e00other"}), &json!({}));
+    let error = kind
+        .configure("main", &BackendConfig::read(&other).unwrap())
+        .await
+        .unwrap_err();
+    assert!(
+        format!("{error:?}").contains("the subject token is not valid"),
+        "{error:?}"
+    );
 }

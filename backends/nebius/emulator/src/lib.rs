@@ -40,17 +40,17 @@ pub const RESEARCH: &str = "project-e00research";
 /// That of another region.
 pub const WEST: &str = "project-e01west";
 
-/// Id, name, region and state.
-const PROJECTS: &[(&str, &str, &str, &str)] = &[
-    (NORTH, "default-project-eu-north1", "eu-north1", "ACTIVE"),
+/// Id, name, region, and whether it is there and not going.
+const PROJECTS: &[(&str, &str, &str, bool)] = &[
+    (NORTH, "default-project-eu-north1", "eu-north1", true),
     (
-        "project-e00old",
-        "default-project-old",
-        "eu-north1",
-        "SCHEDULED_FOR_DELETION",
+        "project-u00old",
+        "default-project-us-central1",
+        "us-central1",
+        false,
     ),
-    (RESEARCH, "research", "eu-north1", "ACTIVE"),
-    (WEST, "west", "eu-west1", "ACTIVE"),
+    (RESEARCH, "research", "eu-north1", true),
+    (WEST, "west", "eu-west1", true),
 ];
 
 /// What a page has at most.
@@ -422,7 +422,9 @@ impl Nebius {
                 of("ExchangeTokenRequest", "CreateTokenResponse")
             }
             ("nebius.iam.v1.TenantService", "List") => of("ListTenantsRequest", "ListTenantsResponse"),
+            ("nebius.iam.v2.TenantService", "List") => of("ListTenantsRequest", "v2.ListTenantsResponse"),
             ("nebius.iam.v1.ProjectService", "List") => of("ListProjectsRequest", "ListProjectsResponse"),
+            ("nebius.iam.v2.ProjectService", "List") => of("ListProjectsRequest", "v2.ListProjectsResponse"),
             ("nebius.vpc.v1.SubnetService", "List") => of("ListSubnetsRequest", "ListSubnetsResponse"),
             ("nebius.common.v1.OperationService", "Get") => of("GetOperationRequest", "Operation"),
             _ => None,
@@ -444,14 +446,21 @@ impl Nebius {
             (Some(kind), _, _) => self.get(kind, asked),
             (None, "nebius.iam.v1.TokenExchangeService", _) => self.exchange(asked),
             (None, "nebius.common.v1.OperationService", _) => self.operation(text(asked, "id")),
-            (None, "nebius.iam.v1.TenantService", _) => {
-                let tenant = json!({"metadata": {"id": TENANT, "name": "a tenant"}, "spec": {}, "status": {"container_state": "ACTIVE"}});
+            (None, "nebius.iam.v1.TenantService" | "nebius.iam.v2.TenantService", _) => {
+                let tenant = json!({"metadata": {"id": TENANT, "name": "a tenant"}, "spec": {}});
                 self.page(asked, vec![tenant])
             }
-            (None, "nebius.iam.v1.ProjectService", _) => match text(asked, "parent_id") {
-                TENANT => self.page(asked, PROJECTS.iter().map(project).collect()),
-                other => Err(missing(other)),
-            },
+            (None, "nebius.iam.v1.ProjectService" | "nebius.iam.v2.ProjectService", _) => {
+                let project = if service.contains(".v2.") {
+                    project
+                } else {
+                    old_project
+                };
+                match text(asked, "parent_id") {
+                    TENANT => self.page(asked, PROJECTS.iter().map(project).collect()),
+                    other => Err(missing(other)),
+                }
+            }
             _ => {
                 self.may_look_into(text(asked, "parent_id"))?;
                 self.page(asked, subnets(text(asked, "parent_id")))
@@ -634,11 +643,20 @@ fn region_of(project: &str) -> &'static str {
     found.map_or("", |(_, _, region, _)| region)
 }
 
-fn project((id, name, region, state): &(&str, &str, &str, &str)) -> Value {
+fn project((id, name, region, is_there): &(&str, &str, &str, bool)) -> Value {
     json!({
         "metadata": {"id": id, "parent_id": TENANT, "name": name},
         "spec": {"region": region},
-        "status": {"container_state": state, "suspension_state": "NONE", "region": region},
+        "status": {"project_state": if *is_there { "ACTIVE" } else { "PURGING" }},
+    })
+}
+
+/// Of version 1.
+fn old_project((id, name, region, is_there): &(&str, &str, &str, bool)) -> Value {
+    json!({
+        "metadata": {"id": id, "parent_id": TENANT, "name": name},
+        "spec": {"region": region},
+        "status": {"container_state": if *is_there { "ACTIVE" } else { "PURGING" }, "suspension_state": "NONE", "region": region},
     })
 }
 
