@@ -233,10 +233,7 @@ impl Nebius {
             }),
             cloud_init_user_data: user_data(&want.authorized_keys),
             recovery_policy: if is_spot { FAIL } else { 0 },
-            preemptible: is_spot.then_some(Preemptible {
-                on_preemption: STOP,
-                priority: 1,
-            }),
+            preemptible: is_spot.then_some(Preemptible { on_preemption: STOP }),
             follows_spot_price: (is_spot && policy.is_none()).then_some(Empty {}),
             spot_pricing_policy: policy.map(by_id),
         };

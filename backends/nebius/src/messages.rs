@@ -230,8 +230,6 @@ pub(crate) const READ_WRITE: i32 = 2;
 pub(crate) struct Preemptible {
     #[prost(int32, tag = "1")]
     pub(crate) on_preemption: i32,
-    #[prost(int32, tag = "2")]
-    pub(crate) priority: i32,
 }
 
 /// `PreemptibleSpec.PreemptionPolicy`.
