@@ -103,26 +103,35 @@ fn texts(error: &reqwest::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use axum::Router;
     use axum::body::Body;
     use futures_util::stream;
-    use http::HeaderValue;
+    use http::{HeaderName, HeaderValue, Version};
     use http_body_util::StreamBody;
-    use hyper::body::Frame;
+    use hyper::body::{Frame, Incoming};
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
 
     #[tokio::test]
     async fn what_comes_after_the_body_is_read() {
         let trailers = HeaderMap::from_iter([(
-            http::HeaderName::from_static("grpc-status"),
+            HeaderName::from_static("grpc-status"),
             HeaderValue::from_static("5"),
         )]);
         let sent = trailers.clone();
         let answer = async move || {
             let frames = [Frame::data(Bytes::from_static(b"body")), Frame::trailers(sent)];
-            let body = StreamBody::new(stream::iter(frames.map(Ok::<_, std::convert::Infallible>)));
+            let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
             let answer = Response::builder().header("trailer", "grpc-status");
             answer.body(Body::new(body)).unwrap()
         };
@@ -143,5 +152,51 @@ mod tests {
         let answer = ask("").await;
         assert_eq!(answer.body(), "body");
         assert_eq!(answer.extensions().get::<Trailers>(), None);
+    }
+
+    /// As gRPC needs it: HTTP/2 is agreed upon with TLS.
+    #[tokio::test]
+    async fn what_comes_after_the_body_is_read_over_http2() {
+        crate::install_crypto();
+        let (certificate, key) = (
+            CertificateDer::from_pem_slice(include_bytes!("../server_tls/certificate.pem")).unwrap(),
+            PrivateKeyDer::from_pem_slice(include_bytes!("../server_tls/key.pem")).unwrap(),
+        );
+        let config = ServerConfig::builder().with_no_client_auth();
+        let mut config = config.with_single_cert(vec![certificate], key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
+        dstack_system::task::spawn("server", async move {
+            let (socket, _) = listener.accept().await.unwrap();
+            let stream = TlsAcceptor::from(Arc::new(config)).accept(socket).await.unwrap();
+            let answer = async |request: Request<Incoming>| {
+                assert_eq!(request.version(), Version::HTTP_2);
+                let told = request.headers()["te"].clone();
+                let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), told)]);
+                let frames = [
+                    Frame::data(Bytes::from_static(b"body")),
+                    Frame::trailers(trailers),
+                ];
+                let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+                Ok::<_, Infallible>(Response::new(body))
+            };
+            let server = http2::Builder::new(TokioExecutor::new());
+            server
+                .serve_connection(TokioIo::new(stream), service_fn(answer))
+                .await
+                .unwrap();
+        });
+        let roots = include_bytes!("../server_tls/authority.pem");
+        let tls = ServerTls::default().with_roots(roots).unwrap();
+        let transport = Transport::with_tls(&LazyClient::default(), &tls).unwrap();
+        let request = Request::post(&url).header("te", "trailers");
+        let answer = transport
+            .send(request.body(Bytes::from_static(b"asked")).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(answer.body(), "body");
+        let Trailers(trailers) = answer.extensions().get().unwrap();
+        assert_eq!(trailers["grpc-status"], "trailers");
     }
 }
