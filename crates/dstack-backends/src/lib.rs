@@ -39,6 +39,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_lambda::kind,
     #[cfg(feature = "lium")]
     dstack_backend_lium::kind,
+    #[cfg(feature = "nebius")]
+    dstack_backend_nebius::kind,
     #[cfg(feature = "oci")]
     dstack_backend_oci::kind,
     #[cfg(feature = "runpod")]

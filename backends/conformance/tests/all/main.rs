@@ -17,6 +17,7 @@ mod kubernetes;
 mod kubernetes_others;
 mod lambda;
 mod lium;
+mod nebius;
 mod oci;
 mod runpod;
 mod seeweb;
