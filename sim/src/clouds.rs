@@ -1,6 +1,7 @@
 //! A simulated cloud: offers, machines, and its own faults.
 
 mod attachments;
+mod gateways;
 mod groups;
 mod placements;
 
@@ -12,7 +13,7 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Container, ContainerRequest, Group, Known, LISTED_WITHIN, Lifecycle,
+    ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Known, LISTED_WITHIN, Lifecycle,
     Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign,
     Step, Volume, VolumeRequest, Volumes, Workload,
 };
@@ -23,7 +24,9 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData};
 use dstack_system::{Random, task};
-use dstack_units::{ComputeGroupId, InstallationId, InstanceId, PlacementGroupId, ProjectId, Time, VolumeId};
+use dstack_units::{
+    ComputeGroupId, GatewayReplicaId, InstallationId, InstanceId, PlacementGroupId, ProjectId, Time, VolumeId,
+};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -33,6 +36,7 @@ use crate::Faults;
 use crate::hosts::Hosts;
 use crate::servers::Caller;
 
+pub use gateways::GatewayAtCloud;
 pub use groups::ContainerGroup;
 pub use placements::PlacementGroup;
 
@@ -113,6 +117,7 @@ struct State {
     inventories: usize,
     placements: placements::Placements,
     groups: groups::Groups,
+    gateways: gateways::Gateways,
     has_reservations: bool,
     never_ready: BTreeSet<String>,
 }
@@ -567,6 +572,7 @@ impl BackendKind for Clouds {
             instance_volumes: true,
             volumes: true,
             placement_groups: state.placements.are_there,
+            gateways: true,
             compute_groups: state.groups.are_made,
             reservations: state.has_reservations,
             ..Capabilities::default()
@@ -612,6 +618,10 @@ impl Backend for Clouds {
         Some(self)
     }
 
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
+        Some(self)
+    }
+
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         // That of the engine's settings, where nothing else is set.
         let installation = InstallationId::new(Uuid::nil());
@@ -639,7 +649,15 @@ impl Backend for Clouds {
                 placements.map(|group| owned(OwnedKind::Placement, group.id.uuid(), installation));
             let groups = state.groups.groups.iter();
             let groups = groups.map(|group| owned(OwnedKind::Group, group.id.uuid(), installation));
+            let gateways = state
+                .gateways
+                .machines
+                .iter()
+                .filter(|machine| is_listed(&machine.listed_at));
+            let gateways =
+                gateways.map(|machine| owned(OwnedKind::Gateway, machine.replica.uuid(), installation));
             let all = machines
+                .chain(gateways)
                 .chain(placements)
                 .chain(groups)
                 .chain(containers)
@@ -680,6 +698,7 @@ impl Backend for Clouds {
         };
         match owned.kind {
             OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
+            OwnedKind::Gateway => self.end_gateway(GatewayReplicaId::from(key)).await,
             OwnedKind::Placement => self.delete_placement(PlacementGroupId::from(key)).await,
             OwnedKind::Group => self.delete_group(ComputeGroupId::from(key)).await,
             OwnedKind::Container => self.end_container(InstanceId::from(key)).await,

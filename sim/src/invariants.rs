@@ -8,7 +8,7 @@ use dstack_plan::lifecycle::attachment::AttachmentStatus;
 use dstack_plan::lifecycle::compute_group::ComputeGroupState;
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_store::memory::Tables;
-use dstack_store::rows::{AttachmentRow, InstanceRow, JobRow};
+use dstack_store::rows::{AttachmentRow, GatewayReplicaRow, InstanceRow, JobRow};
 
 use crate::{World, services};
 
@@ -28,6 +28,9 @@ pub fn always(world: &World) -> Vec<String> {
     }
     if world.clouds.most_disks_made() > 1 {
         wrong.push("two disks were made for one volume".to_owned());
+    }
+    if world.clouds.most_gateway_machines_made() > 1 {
+        wrong.push("two machines were made for one replica of a gateway".to_owned());
     }
     if world.clouds.most_placement_groups_made() > 1 {
         wrong.push("two groups were made for one placement group".to_owned());
@@ -91,6 +94,15 @@ pub fn at_rest(world: &World) -> Vec<String> {
             wrong.push(format!("a container ({}) is left in the cloud", container.offer));
         }
     }
+    for machine in world.clouds.gateway_machines() {
+        let known = tables.gateway_replicas.get(&machine.replica);
+        if known.is_none_or(GatewayReplicaRow::is_over) {
+            wrong.push(format!(
+                "the machine {} of a gateway is left in the cloud",
+                machine.address
+            ));
+        }
+    }
     for volume in world.clouds.disks() {
         if tables.volumes.get(&volume).is_none_or(|row| row.deleted) {
             wrong.push(format!("the disk of volume {volume} is left in the cloud"));
@@ -133,6 +145,12 @@ pub fn nothing_left(world: &World) -> Vec<String> {
     }
     for container in world.clouds.containers() {
         wrong.push(format!("there is still a container: {container:?}"));
+    }
+    for machine in world.clouds.gateway_machines() {
+        wrong.push(format!(
+            "there is still the machine {} of a gateway",
+            machine.address
+        ));
     }
     for group in world.clouds.placement_groups() {
         wrong.push(format!("there is still the placement group {}", group.name));

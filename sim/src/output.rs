@@ -13,7 +13,7 @@ use dstack_engine::{
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
 use dstack_store::JobSnapshot;
-use dstack_store::rows::{FleetRow, InstanceRow, JobRow, RunRow};
+use dstack_store::rows::{FleetRow, GatewayRow, InstanceRow, JobRow, RunRow};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, JobId, ProjectId};
 use tokio::sync::Notify;
@@ -86,6 +86,9 @@ impl Inputs for SimInputs {
         made.map_err(|error| InputsError::Refused(error.to_string()))
     }
     async fn machine(&self, _: &InstanceRow, _: Option<&FleetRow>) -> Result<MachineInputs, InputsError> {
+        Ok(MachineInputs::default())
+    }
+    async fn gateway(&self, _: &GatewayRow) -> Result<MachineInputs, InputsError> {
         Ok(MachineInputs::default())
     }
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError> {

@@ -65,6 +65,8 @@ struct Known {
 
 #[derive(Default)]
 struct State {
+    /// Replicas of gateways that have not answered for long.
+    silent_gateways: BTreeSet<GatewayReplicaId>,
     answers: Option<Answers>,
     /// When which probe of which job was asked.
     asked: Vec<(JobId, String, Time)>,
@@ -114,6 +116,15 @@ impl Services {
             clock,
             to_be_heard,
         }
+    }
+
+    /// A replica of a gateway has not answered for long, or does again.
+    pub fn gateway_is_silent(&self, replica: GatewayReplicaId, is_silent: bool) {
+        let mut state = self.lock();
+        match is_silent {
+            true => state.silent_gateways.insert(replica),
+            false => state.silent_gateways.remove(&replica),
+        };
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -409,8 +420,8 @@ impl dstack_engine::Services for Routes {
 
     fn gateways_changed(&self) {}
 
-    fn is_gateway_silent(&self, _replica: GatewayReplicaId) -> bool {
-        false
+    fn is_gateway_silent(&self, replica: GatewayReplicaId) -> bool {
+        self.services.lock().silent_gateways.contains(&replica)
     }
 
     fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
 use dstack_engine::{
-    ContainerRef, GatewayRef, HostError, HostRef, Hosts, Preparation, ReadyGateway, ReadyHost,
+    ContainerRef, GatewayRef, GatewaySite, HostError, HostRef, Hosts, Preparation, ReadyGateway, ReadyHost,
 };
 use dstack_model::reach::Reach;
 use dstack_plan::hosts::{cloud_reach, reach};
@@ -306,6 +306,15 @@ impl SshHosts {
     }
 }
 
+impl SshHosts {
+    fn place_of(&self, site: GatewaySite<'_>) -> String {
+        match site {
+            GatewaySite::Host { host, .. } => self.agents.named(&name(host)),
+            GatewaySite::Machine { reach } => reach.host.host.clone(),
+        }
+    }
+}
+
 /// The key that a host has as long as it is not installed anew.
 fn first_key(host: &str) -> String {
     format!("first key of {host}")
@@ -390,9 +399,24 @@ impl Hosts for SshHosts {
     }
 
     async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
-        let name = self.agents.named(&name(gateway.host));
-        self.check_key(&name, gateway.reach)?;
-        let build = gateway.build.unwrap_or_default().to_owned();
+        let name = self.place_of(gateway.site);
+        let reach = gateway.site.reach();
+        let carried = self.lock().build.clone();
+        let (build, seen) = match gateway.site {
+            GatewaySite::Host { build, .. } => {
+                self.check_key(&name, reach)?;
+                (build.unwrap_or_default().to_owned(), None)
+            }
+            GatewaySite::Machine { .. } => {
+                let mut seen = reach.clone();
+                // It stays when the machine moves.
+                seen.host.host_keys = vec![first_key(&gateway.replica.name)];
+                if !reach.host.host_keys.is_empty() && reach.host.host_keys != seen.host.host_keys {
+                    return Err(HostError::Transient("another host key".to_owned()));
+                }
+                (carried, Some(seen))
+            }
+        };
         let trouble = self.lock().gateway_trouble.get(&name).cloned();
         if let Some(error) = trouble {
             return Err(error);
@@ -402,12 +426,16 @@ impl Hosts for SshHosts {
             state.gateways.insert(name.clone(), (id, build.clone()));
         })
         .await?;
-        Ok(ReadyGateway { build: Some(build) })
+        Ok(ReadyGateway {
+            build: Some(build),
+            arch: seen.as_ref().map(|_| "amd64".to_owned()),
+            reach: seen,
+        })
     }
 
     async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {
-        let name = self.agents.named(&name(gateway.host));
-        self.check_key(&name, gateway.reach)?;
+        let name = self.place_of(gateway.site);
+        self.check_key(&name, gateway.site.reach())?;
         self.step(&name, |state| {
             state.gateways.remove(&name);
         })

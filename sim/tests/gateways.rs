@@ -1,4 +1,4 @@
-//! Gateways: on hosts of SSH fleets, made, replaced and taken off by engines that die anywhere. No cloud of this version makes one.
+//! Gateways: on hosts of SSH fleets and on machines of clouds, made, replaced and taken away by engines that die anywhere.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)] // tests
 
@@ -265,15 +265,80 @@ async fn a_server_that_dies_anywhere_goes_on_where_it_was() {
     }
 }
 
+fn on_cloud(more: &Value) -> Value {
+    let mut configuration = json!({"backend": "aws", "region": "here"});
+    for (name, value) in more.as_object().unwrap() {
+        configuration[name] = value.clone();
+    }
+    configuration
+}
+
+fn replicas(world: &World) -> Vec<GatewayReplicaRow> {
+    world.store.tables().gateway_replicas.into_values().collect()
+}
+
+/// Where the gateway's replicas that run are.
+fn addresses(world: &World) -> Vec<String> {
+    let running = replicas(world)
+        .into_iter()
+        .filter(|row| row.is_active() && row.reach.is_some());
+    let address = |row: GatewayReplicaRow| row.provisioning_data.unwrap().ip_address.clone();
+    let mut all: Vec<String> = running.map(address).collect();
+    all.sort_unstable();
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cloud_makes_the_machines_of_a_gateway_and_they_end_with_it() {
+    let world = World::new(6, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &on_cloud(&json!({"replicas": 2}))).await;
+    becomes(&world, id, GatewayStatus::Running, MINUTE).await;
+    assert_eq!(world.clouds.gateway_machines().len(), 2);
+    assert_eq!(
+        world.ssh_hosts.gateways(),
+        builds(&[("10.9.0.1", "build-1"), ("10.9.0.2", "build-1")])
+    );
+    assert_eq!(addresses(&world), ["10.9.0.1", "10.9.0.2"]);
+
+    world.ssh_hosts.carry("build-2");
+    let newer = |world: &World| {
+        world.ssh_hosts.gateways() == builds(&[("10.9.0.1", "build-2"), ("10.9.0.2", "build-2")])
+    };
+    world
+        .until("both are of the new build", 20 * MINUTE, newer)
+        .await
+        .unwrap();
+
+    // One more than is wanted goes, machine and all.
+    changed(&world, &engine, id, |row| {
+        let mut configuration = (*row.configuration).clone();
+        configuration.replicas = Some(1);
+        row.configuration = dstack_store::Json::new(configuration);
+    })
+    .await;
+    let one = |world: &World| world.clouds.gateway_machines().len() == 1;
+    world.until("one is left", 5 * MINUTE, one).await.unwrap();
+
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, MINUTE).await;
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
 /// A failed gateway may be deleted at any time later: whoever drove it before still does.
 #[tokio::test(start_paused = true)]
-async fn a_gateway_of_a_cloud_fails_with_the_reason_and_is_gone_soon_after_its_deletion() {
-    let world = World::new(1, 1).await.unwrap();
+async fn a_gateway_for_which_no_machine_is_to_be_had_fails_with_the_reason_and_is_gone_soon_after_its_deletion()
+ {
+    let world = World::new(7, 1).await.unwrap();
     let engine = world.start().await.unwrap();
-    let id = submitted(&world, &engine, &json!({"backend": "aws", "region": "here"})).await;
-    becomes(&world, id, GatewayStatus::Failed, SECOND).await;
+    world.clouds.full_of_gateways(true);
+    let id = submitted(&world, &engine, &on_cloud(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Failed, MINUTE).await;
     let reason = row(&world, id).unwrap().status_message().unwrap().to_owned();
-    assert!(reason.contains("hosts of SSH fleets only"), "{reason}");
+    assert!(
+        reason.starts_with("Failed to provision gateway replica: ") && reason.contains("no machine left"),
+        "{reason}"
+    );
 
     // Longer than until everything is claimed again.
     world.pass(120 * SECOND).await;
@@ -281,12 +346,116 @@ async fn a_gateway_of_a_cloud_fails_with_the_reason_and_is_gone_soon_after_its_d
     is_gone(&world, id, SECOND).await;
     let events = world.store.read(|tables| {
         let of_gateways = tables.events.iter();
-        let of_gateways = of_gateways.filter(|event| event.message.starts_with("Gateway"));
+        let of_gateways = of_gateways.filter(|event| {
+            event.message.starts_with("Gateway") && !event.message.starts_with("Gateway replica")
+        });
         of_gateways.map(|event| event.message.clone()).collect::<Vec<_>>()
     });
-    let failed = format!("Gateway status changed SUBMITTED -> FAILED ({reason})");
+    let failed = format!("Gateway status changed PROVISIONING -> FAILED ({reason})");
     assert_eq!(
         events,
-        ["Gateway created. Status: SUBMITTED", &failed, "Gateway deleted"]
+        [
+            "Gateway created. Status: SUBMITTED",
+            "Gateway status changed SUBMITTED -> PROVISIONING",
+            &failed,
+            "Gateway deleted"
+        ]
     );
+
+    world.clouds.gone(true);
+    let id = submitted(&world, &engine, &on_cloud(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Failed, MINUTE).await;
+    let reason = row(&world, id).unwrap().status_message().unwrap().to_owned();
+    assert!(reason.contains("not configured for gateways"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_moves_is_followed_and_one_that_is_lost_is_replaced() {
+    let world = World::new(8, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &on_cloud(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Running, MINUTE).await;
+    let away = |address: &str, is_away: bool| {
+        let trouble = HostError::Transient("no route".to_owned());
+        world
+            .ssh_hosts
+            .gateway_trouble(address, is_away.then_some(trouble));
+    };
+
+    // It was stopped and started by its owner.
+    let replica = replicas(&world)[0].id;
+    away("10.9.0.1", true);
+    world.clouds.move_gateway("10.9.0.1", "10.9.0.77");
+    world.services.gateway_is_silent(replica, true);
+    let moved = |world: &World| addresses(world) == ["10.9.0.77"];
+    world.until("it is followed", 10 * MINUTE, moved).await.unwrap();
+    world.services.gateway_is_silent(replica, false);
+    assert_eq!(status(&world, id), Some(GatewayStatus::Running));
+
+    away("10.9.0.77", true);
+    world.clouds.lose_gateways();
+    world.services.gateway_is_silent(replica, true);
+    let replaced = |world: &World| addresses(world) == ["10.9.0.2"];
+    world
+        .until("it is replaced", 20 * MINUTE, replaced)
+        .await
+        .unwrap();
+    assert_eq!(status(&world, id), Some(GatewayStatus::Running));
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, 5 * MINUTE).await;
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
+/// A gateway is made and deleted in a cloud, by an engine that is killed at a failpoint, and another that goes on.
+async fn killed_in_cloud_at(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = World::new(9, 1).await.unwrap();
+    world.clouds.be_unreliable();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &on_cloud(&json!({"replicas": 2}))).await;
+    engine.stop();
+    let die = Arc::new(DieAt::new(point, nth));
+    let mut engine = world.start_dying(&die).await.unwrap();
+    let settled = async |_: &Engine| {
+        let settled = |world: &World| {
+            matches!(
+                status(world, id),
+                Some(GatewayStatus::Running | GatewayStatus::Failed)
+            )
+        };
+        world
+            .until("it runs or has failed", 40 * MINUTE, settled)
+            .await
+            .unwrap();
+    };
+    world.outliving(&mut engine, settled).await.unwrap();
+    let delete = async |engine: &Engine| {
+        if row(&world, id).is_some_and(|row| !row.to_be_deleted) {
+            deleted(&world, engine, id).await;
+        }
+    };
+    world.outliving(&mut engine, delete).await.unwrap();
+    let gone = async |_: &Engine| is_gone(&world, id, 40 * MINUTE).await;
+    world.outliving(&mut engine, gone).await.unwrap();
+    engine.stop();
+    // What was asked for last takes effect late.
+    world.pass(5 * MINUTE).await;
+    let left = invariants::nothing_left(&world);
+    assert_eq!(left, Vec::<String>::new(), "killed at {point} #{nth}");
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_anywhere_leaves_no_machine_in_the_cloud() {
+    let points = killed_everywhere(1..=4, killed_in_cloud_at).await;
+    for point in [
+        "cloud.create.before",
+        "cloud.create.after",
+        "gateway.prepare.before",
+        "gateway.prepare.after",
+        "cloud.remove.before",
+        "cloud.remove.after",
+        "gateway-replica.commit.after",
+    ] {
+        assert!(points.contains(point), "{point} is not passed: {points:?}");
+    }
 }

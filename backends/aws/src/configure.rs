@@ -52,7 +52,7 @@ pub(crate) async fn check(client: &Client, config: &AwsConfig) -> Result<(), Con
     check_vpcs(config, &regions).map_err(ConfigureError::Invalid)?;
     let found: Vec<_> = stream::iter(regions)
         .map(|region| async move {
-            let found = find_network(client, config, &region).await;
+            let found = find_network(client, config, &region, config.public_ips.unwrap_or(true)).await;
             found.map_err(|error| no_network(&region, &error))
         })
         .buffered(PARALLEL)

@@ -1,7 +1,7 @@
 //! The image that a machine starts from.
 
-use dstack_compute::ComputeError;
 use dstack_compute::config::{AwsConfig, AwsOsImage};
+use dstack_compute::{ComputeError, GATEWAY_USER};
 use dstack_model::instances::Resources;
 use dstack_units::CpuArchitecture;
 
@@ -71,6 +71,14 @@ impl ImageQuery {
                     .to_owned(),
             )),
         }
+    }
+}
+
+impl ImageQuery {
+    /// Of a gateway: plain Ubuntu.
+    pub(crate) fn of_gateway() -> Self {
+        let name = "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-*";
+        Self::new(name, "amazon", "x86_64", GATEWAY_USER)
     }
 }
 

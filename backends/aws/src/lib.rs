@@ -2,8 +2,8 @@
 //!
 //! `client` makes calls, `signing` signs them, `errors` says what refusals mean, `ec2` has the answers that are read. `configure` checks
 //! configurations, `network`, `groups` and `images` find what machines are made in and of, `offers` what can be had, `reservations` what
-//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `placements`, `volumes` and
-//! `attachments` are those of the others. `inventory` finds what was left behind.
+//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `placements`,
+//! `volumes` and `attachments` are those of the others. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
@@ -14,6 +14,7 @@ mod client;
 mod configure;
 mod ec2;
 mod errors;
+mod gateways;
 mod groups;
 mod images;
 mod inventory;
@@ -34,8 +35,8 @@ use async_trait::async_trait;
 use dstack_backend::{CloudKind, Env, Kind};
 use dstack_compute::config::AwsConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Placement,
-    Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
+    Owned, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -75,6 +76,8 @@ impl CloudKind for AwsKind {
             reservations: true,
             placement_groups: true,
             volumes: true,
+            gateways: true,
+            private_gateways: true,
             ..Capabilities::default()
         }
     }
@@ -154,6 +157,10 @@ impl Backend for Aws {
     }
 
     fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        Some(self)
+    }
+
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
         Some(self)
     }
 

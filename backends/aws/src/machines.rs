@@ -45,6 +45,24 @@ const SSH_PORT: i64 = 22;
 /// From the notice to the end of a spot instance ("Spot Instance interruption notices").
 const SPOT_NOTICE: Duration = Duration::from_secs(120);
 
+/// What an instance is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Jobs, with an agent.
+    Jobs,
+    /// A gateway.
+    Gateway {
+        /// It is to be reached from everywhere.
+        is_public: bool,
+    },
+}
+
+impl Purpose {
+    pub(crate) const fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway { .. })
+    }
+}
+
 #[async_trait]
 impl Lifecycle<Machine> for Aws {
     async fn ensure(
@@ -52,34 +70,7 @@ impl Lifecycle<Machine> for Aws {
         want: &MachineRequest,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let made = match call.made::<Made>(MACHINE)? {
-            Some(made) => made,
-            None => self.launch(want, call).await?,
-        };
-        let region = &*want.offer.region;
-        let found = self.client.instances_by_id(region, &[made.id.as_str()]).await;
-        let found = found.map_err(|error| error.compute_error())?;
-        let waits_for = |doing: &str| {
-            Ok(Step::Underway {
-                seen: None,
-                doing: doing.to_owned(),
-                again: STARTS_INTERVAL,
-            })
-        };
-        let Some(instance) = found.first() else {
-            return match made.is_new(call) {
-                true => waits_for("the instance is listed"),
-                false => Err(ComputeError::Broken(format!(
-                    "AWS does not have the instance {} any more",
-                    made.id
-                ))),
-            };
-        };
-        match state(instance) {
-            State::Starts => waits_for("the instance starts"),
-            State::Over(error) => Err(error),
-            State::Runs => self.reached(want, instance, call).await,
-        }
+        self.ensure_instance(want, Purpose::Jobs, call).await
     }
 
     async fn look(
@@ -131,6 +122,43 @@ pub(crate) fn region_of<R: Resource<Site = String>>(known: &Known<R>) -> Option<
 }
 
 impl Aws {
+    /// Makes an instance, unless it is made, and tells how far it is.
+    pub(crate) async fn ensure_instance(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let made = match call.made::<Made>(MACHINE)? {
+            Some(made) => made,
+            None => self.launch(want, purpose, call).await?,
+        };
+        let region = &*want.offer.region;
+        let found = self.client.instances_by_id(region, &[made.id.as_str()]).await;
+        let found = found.map_err(|error| error.compute_error())?;
+        let waits_for = |doing: &str| {
+            Ok(Step::Underway {
+                seen: None,
+                doing: doing.to_owned(),
+                again: STARTS_INTERVAL,
+            })
+        };
+        let Some(instance) = found.first() else {
+            return match made.is_new(call) {
+                true => waits_for("the instance is listed"),
+                false => Err(ComputeError::Broken(format!(
+                    "AWS does not have the instance {} any more",
+                    made.id
+                ))),
+            };
+        };
+        match state(instance) {
+            State::Starts => waits_for("the instance starts"),
+            State::Over(error) => Err(error),
+            State::Runs => self.reached(want, purpose, instance, call).await,
+        }
+    }
+
     /// How instances of a region are.
     async fn signs_in(
         &self,
@@ -150,14 +178,19 @@ impl Aws {
     }
 
     /// Asks for the instance in one zone after the other.
-    async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Made, ComputeError> {
+    async fn launch(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Made, ComputeError> {
         let mut tried = Vec::new();
         let mut refusal = None;
         loop {
             let choice: Choice = match call.made(CHOICE)? {
                 Some(choice) => choice,
                 None => {
-                    let Some(choice) = self.choose(want, tried).await? else {
+                    let Some(choice) = self.choose(want, purpose, tried).await? else {
                         let none = || {
                             ComputeError::NoCapacity(format!(
                                 "No eligible availability zones in {}",
@@ -195,6 +228,7 @@ impl Aws {
     async fn choose(
         &self,
         want: &MachineRequest,
+        purpose: Purpose,
         tried: Vec<String>,
     ) -> Result<Option<Choice>, ComputeError> {
         let region = &*want.offer.region;
@@ -202,7 +236,11 @@ impl Aws {
             Some(id) => self.reservation(region, id).await?,
             None => None,
         };
-        let network = self.network(region).await?;
+        let is_public = match purpose {
+            Purpose::Jobs => self.config.public_ips.unwrap_or(true),
+            Purpose::Gateway { is_public } => is_public,
+        };
+        let network = self.network(region, is_public).await?;
         let reserved = reservation
             .as_ref()
             .and_then(|reservation| reservation.availability_zone.as_deref());
@@ -211,7 +249,7 @@ impl Aws {
         let Some(place) = places.first().map(|place| Place::clone(place)) else {
             return Ok(None);
         };
-        let query = ImageQuery::of(&self.config, &want.offer.instance.resources)?;
+        let query = self.image_query(want, purpose)?;
         let image = self.image(region, &query).await?;
         let is_capacity_block = reservation
             .as_ref()
@@ -222,18 +260,33 @@ impl Aws {
             place,
             tried,
             security_group: self
-                .security_group(region, &network.vpc, &want.owner.project)
+                .security_group(region, &network.vpc, &want.owner.project, purpose)
                 .await?,
             image: image.image_id,
             root_device: image.root_device_name,
-            max_efa: self.max_efa(region, &want.offer.instance.name).await?,
-            is_public: self.config.public_ips.unwrap_or(true),
-            iam_instance_profile: self.config.iam_instance_profile.clone(),
+            max_efa: match purpose {
+                Purpose::Jobs => self.max_efa(region, &want.offer.instance.name).await?,
+                Purpose::Gateway { .. } => 0,
+            },
+            is_public,
+            // What jobs may do in the account is none of a gateway's business.
+            iam_instance_profile: self
+                .config
+                .iam_instance_profile
+                .clone()
+                .filter(|_| !purpose.is_gateway()),
             tenancy: tenancy.filter(|tenancy| tenancy != "default"),
             is_capacity_block,
             // Capacity blocks are close to each other anyway, and take no groups.
             placement_group: want.placement_group.clone().filter(|_| !is_capacity_block),
         }))
+    }
+
+    fn image_query(&self, want: &MachineRequest, purpose: Purpose) -> Result<ImageQuery, ComputeError> {
+        match purpose {
+            Purpose::Jobs => ImageQuery::of(&self.config, &want.offer.instance.resources),
+            Purpose::Gateway { .. } => Ok(ImageQuery::of_gateway()),
+        }
     }
 
     /// The id of the instance that was made for a choice, now or before.
@@ -287,6 +340,7 @@ impl Aws {
     async fn reached(
         &self,
         want: &MachineRequest,
+        purpose: Purpose,
         instance: &Instance,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
@@ -312,7 +366,7 @@ impl Aws {
         let Some(hostname) = hostname else {
             return Ok(waits());
         };
-        let user = ImageQuery::of(&self.config, &want.offer.instance.resources)?.user;
+        let user = self.image_query(want, purpose)?.user;
         Ok(Step::Ready(place(
             want,
             instance,

@@ -43,23 +43,24 @@ impl From<AwsError> for NetworkError {
 
 impl Aws {
     /// The network of a region, as it was a few minutes ago at most.
-    pub(crate) async fn network(&self, region: &str) -> Result<Arc<Network>, ComputeError> {
+    pub(crate) async fn network(&self, region: &str, is_public: bool) -> Result<Arc<Network>, ComputeError> {
         let fetch = async || {
-            let found = find_network(&self.client, &self.config, region).await;
+            let found = find_network(&self.client, &self.config, region, is_public).await;
             found.map_err(|error| match error {
                 NetworkError::Aws(error) => error.compute_error(),
                 NetworkError::None(text) => ComputeError::Configuration(text),
             })
         };
-        self.networks.get(region.to_owned(), fetch).await
+        self.networks.get(format!("{region} {is_public}"), fetch).await
     }
 }
 
-/// Looks the network of a region up.
+/// Looks the network of a region up, with subnets for machines that are reached from everywhere, or from private networks only.
 pub(crate) async fn find_network(
     client: &Client,
     config: &AwsConfig,
     region: &str,
+    is_public: bool,
 ) -> Result<Network, NetworkError> {
     let vpc = find_vpc(client, config, region).await?.vpc_id;
     let of_vpc = |action| Form::new(action).filter("vpc-id", [vpc.as_str()]);
@@ -67,7 +68,6 @@ pub(crate) async fn find_network(
     let tables = client
         .list::<RouteTables>(region, of_vpc("DescribeRouteTables"))
         .await?;
-    let is_public = config.public_ips.unwrap_or(true);
     let subnets = eligible_subnets(subnets, &tables, is_public);
     if subnets.is_empty() {
         return Err(NetworkError::None(no_subnets(&vpc, region, is_public)));

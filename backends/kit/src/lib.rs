@@ -36,7 +36,7 @@ pub use ledger::{Entry, Ledger};
 pub use reference::{reference_python, run, served};
 pub use serve::serve;
 pub use soak::soak;
-pub use subject::{Subject, attachment, container, group, machine, marks, placement, volume};
+pub use subject::{Subject, attachment, container, gateway, group, machine, marks, placement, volume};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 use dstack_compute::{
-    Attachment, AttachmentSite, Backend, Container, ContainerRequest, Group, GroupRequest, Known, Lifecycle,
-    Machine, MachineRequest, Marks, Owner, Placement, PlacementRequest, RegistryLogin, Resource, Volume,
-    VolumeRequest, Workload,
+    Attachment, AttachmentSite, Backend, Container, ContainerRequest, GatewayMachine, GatewayRequest, Group,
+    GroupRequest, Known, Lifecycle, Machine, MachineRequest, Marks, Owner, Placement, PlacementRequest,
+    RegistryLogin, Resource, Volume, VolumeRequest, Workload,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -299,5 +299,35 @@ pub fn placement(cloud: &Cloud, region: &str, instance_type: &str) -> Subject<Pl
         marks,
         problem: |_| None,
         called: |_| "",
+    }
+}
+
+/// A machine for a gateway.
+pub fn gateway(cloud: &Cloud, region: &str) -> Subject<GatewayMachine> {
+    let marks = marks(cloud, &long_name());
+    Subject {
+        lifecycle: |backend| backend.gateways(),
+        site: region.to_owned(),
+        want: GatewayRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            region: region.to_owned(),
+            instance_type: None,
+            is_public: true,
+            authorized_keys: vec![KEY.to_owned()],
+        },
+        asked: |want, marks| GatewayRequest {
+            marks,
+            ..want.clone()
+        },
+        marks,
+        problem: |place| {
+            unset(&[
+                (place.instance_id.is_empty(), "instance_id"),
+                (place.ip_address.is_empty(), "ip_address"),
+                (place.region.is_empty(), "region"),
+            ])
+        },
+        called: |place| &place.instance_id,
     }
 }

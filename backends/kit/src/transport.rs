@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use bytes::Bytes;
-use dstack_http::{Transport, TransportError};
+use dstack_http::{Trailers, Transport, TransportError};
 use dstack_system::task;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
@@ -45,9 +45,12 @@ impl EmulatedTransport {
         let request = Request::from_parts(parts, Body::from(body));
         // A router has no errors of its own.
         let answer = router.oneshot(request).await.unwrap();
-        let (parts, body) = answer.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        Response::from_parts(parts, body)
+        let (mut parts, body) = answer.into_parts();
+        let body = body.collect().await.unwrap();
+        if let Some(trailers) = body.trailers() {
+            parts.extensions.insert(Trailers(trailers.clone()));
+        }
+        Response::from_parts(parts, body.to_bytes())
     }
 }
 

@@ -13,6 +13,8 @@ type MakeKind = fn(Env) -> Arc<dyn BackendKind>;
 const ALL: &[MakeKind] = &[
     #[cfg(feature = "aws")]
     dstack_backend_aws::kind,
+    #[cfg(feature = "azure")]
+    dstack_backend_azure::kind,
     #[cfg(feature = "cloudrift")]
     dstack_backend_cloudrift::kind,
     #[cfg(feature = "crusoe")]
@@ -37,6 +39,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_lambda::kind,
     #[cfg(feature = "lium")]
     dstack_backend_lium::kind,
+    #[cfg(feature = "nebius")]
+    dstack_backend_nebius::kind,
     #[cfg(feature = "oci")]
     dstack_backend_oci::kind,
     #[cfg(feature = "runpod")]

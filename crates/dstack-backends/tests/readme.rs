@@ -36,8 +36,8 @@ fn registry() -> Registry {
 /// A row for each backend, with the title of its page.
 fn table() -> String {
     let mut table = String::from(
-        "| backend | jobs run in | several nodes | reservations | placement groups | network volumes | `privileged` | instance volumes |\n\
-         |---|---|---|---|---|---|---|---|\n",
+        "| backend | jobs run in | several nodes | reservations | placement groups | network volumes | `privileged` | instance volumes | gateways |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
     );
     let registry = registry();
     for kind in registry.types() {
@@ -56,6 +56,7 @@ fn table() -> String {
             has.volumes,
             has.privileged,
             has.instance_volumes,
+            has.gateways,
         ];
         let cells = cells.map(|has| if has { "yes" } else { "" }).join(" | ");
         table.push_str(&format!("| [{title}]({page}) | {place} | {cells} |\n"));

@@ -17,6 +17,8 @@ pub struct Capabilities {
     pub compute_groups: bool,
     /// Network volumes, see [`Volumes`](crate::Volumes).
     pub volumes: bool,
-    /// Instances for gateways.
+    /// Machines for gateways, see [`GatewayMachine`](crate::GatewayMachine).
     pub gateways: bool,
+    /// Such machines without a public address (`public_ip: false`).
+    pub private_gateways: bool,
 }

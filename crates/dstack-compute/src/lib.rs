@@ -11,6 +11,7 @@ mod capabilities;
 pub mod config;
 mod containers;
 mod error;
+mod gateways;
 mod inventory;
 mod lifecycle;
 mod machines;
@@ -39,6 +40,7 @@ pub use containers::{
     RegistryLogin, Workload,
 };
 pub use error::ComputeError;
+pub use gateways::{GATEWAY_USER, GatewayMachine, GatewayRequest};
 pub use inventory::{Owned, OwnedKind, OwnedMark};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
 pub use machines::{Machine, MachineRequest, Owner};
@@ -95,6 +97,11 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Its groups of machines that are close to each other, if it has such.
     fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        None
+    }
+
+    /// Its machines for gateways, if it makes such.
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
         None
     }
 

@@ -31,19 +31,43 @@ pub struct ContainerRef<'a> {
     pub token: Secret,
 }
 
-/// A replica of a gateway that runs on a host of an SSH fleet.
+/// A replica of a gateway that is to be set up, or taken off.
 #[derive(Debug, Clone, Copy)]
 pub struct GatewayRef<'a> {
-    /// Row of the replica that is to be set up or taken off.
+    /// Row of the replica.
     pub replica: &'a GatewayReplicaRow,
     /// Row of the gateway that the replica belongs to.
     pub gateway: &'a GatewayRow,
-    /// The host, whose agent is set up.
-    pub host: HostRef<'a>,
-    /// Which build of the agent stands there: see [`Hosts::build`]. `None`: it is not known.
-    pub build: Option<&'a str>,
-    /// The way there, with the host keys that were seen.
-    pub reach: &'a Reach,
+    /// What it runs on.
+    pub site: GatewaySite<'a>,
+}
+
+/// What a replica of a gateway runs on.
+#[derive(Debug, Clone, Copy)]
+pub enum GatewaySite<'a> {
+    /// A host of an SSH fleet, whose agent is set up.
+    Host {
+        /// The host.
+        host: HostRef<'a>,
+        /// Which build of the agent stands there: see [`Hosts::build`]. `None`: it is not known.
+        build: Option<&'a str>,
+        /// The way there, with the host keys that were seen.
+        reach: &'a Reach,
+    },
+    /// A machine of its own, to which the agent is brought as well.
+    Machine {
+        /// The way there, with the host key that was seen, once it was reached.
+        reach: &'a Reach,
+    },
+}
+
+impl<'a> GatewaySite<'a> {
+    /// The way there.
+    pub const fn reach(&self) -> &'a Reach {
+        match self {
+            Self::Host { reach, .. } | Self::Machine { reach } => reach,
+        }
+    }
 }
 
 /// A replica of a gateway that answers.
@@ -51,6 +75,12 @@ pub struct GatewayRef<'a> {
 pub struct ReadyGateway {
     /// Which build of the agent it is.
     pub build: Option<String>,
+    /// Architecture of its own machine, as [`Hosts::build`] takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arch: Option<String>,
+    /// The way to its own machine, with the host key that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reach: Option<Reach>,
 }
 
 /// What came of a step of setting up a host, or whatever else gets an agent.
@@ -122,7 +152,7 @@ pub trait Hosts: Send + Sync + Debug {
         ))
     }
 
-    /// Sets up a replica of a gateway on a host, and waits until it answers. It may be cut off anywhere, and is made again then. One
+    /// Sets up a replica of a gateway, and waits until it answers. It may be cut off anywhere, and is made again then. One
     /// that runs with another build of the agent is replaced without a connection being refused.
     async fn prepare_gateway(&self, _gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         Err(HostError::Refused(
@@ -130,7 +160,7 @@ pub trait Hosts: Send + Sync + Debug {
         ))
     }
 
-    /// Takes a replica of a gateway off its host, with all that it has stored there.
+    /// Takes a replica of a gateway off a host, with all that it has stored there.
     async fn release_gateway(&self, _gateway: GatewayRef<'_>) -> Result<(), HostError> {
         Ok(())
     }

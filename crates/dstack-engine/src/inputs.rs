@@ -7,7 +7,7 @@ use dstack_agent_api::runner::SubmitBody;
 use dstack_compute::Owner;
 use dstack_model::runs::JobSpec;
 use dstack_plan::services::replicas::Slot;
-use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
+use dstack_store::rows::{FleetRow, GatewayRow, InstanceRow, RunRow};
 use dstack_store::{JobSnapshot, StoreError};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, ProjectId};
@@ -87,6 +87,8 @@ pub trait Inputs: Send + Sync + Debug {
         instance: &InstanceRow,
         fleet: Option<&FleetRow>,
     ) -> Result<MachineInputs, InputsError>;
+    /// What machines of a gateway are made with.
+    async fn gateway(&self, gateway: &GatewayRow) -> Result<MachineInputs, InputsError>;
     /// For the runner. `jobs` are those of the job's run if it must know of them, or else the job alone.
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError>;
     /// The image as it is pulled, with secrets put into the credentials.

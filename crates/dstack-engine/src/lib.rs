@@ -54,7 +54,8 @@ pub use context::{Context, EngineDeps, Identity, Settings};
 pub use engine::Engine;
 pub use failpoint::Failpoints;
 pub use hosts::{
-    ContainerRef, GatewayRef, HostError, HostRef, Hosts, NoHosts, Preparation, ReadyGateway, ReadyHost,
+    ContainerRef, GatewayRef, GatewaySite, HostError, HostRef, Hosts, NoHosts, Preparation, ReadyGateway,
+    ReadyHost,
 };
 pub use inputs::{Image, Inputs, InputsError, MachineInputs, SshKeys, StartInputs};
 pub use output::{Batch, Output, Piece};

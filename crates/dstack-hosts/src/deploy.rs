@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::Pool;
 pub use container::{ContainerDeployment, ContainerOutcome};
-pub use gateway::GatewayDeployment;
+pub use gateway::{Delivered, GatewayDeployment};
 use host::Host;
 use install::Installed;
 use package::Packages;

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 pub use error::ApiError;
 pub use request::ApiRequest;
-pub use transport::{Transport, TransportError};
+pub use transport::{Trailers, Transport, TransportError};
 
 /// Adds to each request what proves who asks: for APIs where that is more than a header.
 pub trait Signer: Send + Sync + Debug {

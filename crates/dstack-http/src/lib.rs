@@ -19,7 +19,7 @@ mod policy;
 mod redact;
 mod server_tls;
 
-pub use api::{ApiClient, ApiError, ApiLimits, ApiRequest, Signer, Transport, TransportError};
+pub use api::{ApiClient, ApiError, ApiLimits, ApiRequest, Signer, Trailers, Transport, TransportError};
 pub use client::{ClientOptions, LazyClient, Redirects, SetupError, TlsRoots, install_crypto};
 pub use guard::lookup::{AddressLookup, Lookup, SystemLookup};
 pub use guard::{Answer, GuardedClient, GuardedRedirects, GuardedRequest, OutboundError, Refused};

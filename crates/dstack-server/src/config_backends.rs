@@ -85,7 +85,18 @@ async fn configure(data: &Data, verbs: &Verbs, project: &ProjectRow, value: &Val
         Some(_) => verbs.replace(Actor::System, project, &config).await,
         None => verbs.add(Actor::System, project, &config).await,
     };
-    done.map_err(|error| format!("This backend cannot be configured: {error}"))
+    done.map_err(|error| format!("This backend cannot be configured: {}", with_fields(&error)))
+}
+
+/// Why it is refused, with the fields at fault.
+fn with_fields(error: &ControlError) -> String {
+    match error {
+        ControlError::Refused { message, fields, .. } if !fields.is_empty() => {
+            let paths: Vec<String> = fields.iter().map(|path| path.join(".")).collect();
+            format!("{}: {message}", paths.join(", "))
+        }
+        other => other.to_string(),
+    }
 }
 
 fn explain(problem: &Problem) -> String {
@@ -125,9 +136,25 @@ pub(crate) fn named_files<'a>(backends: impl Iterator<Item = &'a Value>) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use dstack_model::errors::ErrorCode;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_refusal_names_the_fields_at_fault() {
+        let refused = |fields: Vec<Vec<String>>| ControlError::Refused {
+            code: ErrorCode::InvalidCredentials,
+            message: "Invalid credentials: why".to_owned(),
+            fields,
+        };
+        let key_file = vec![vec!["creds".to_owned(), "key_file".to_owned()]];
+        assert_eq!(
+            with_fields(&refused(key_file)),
+            "creds.key_file: Invalid credentials: why"
+        );
+        assert_eq!(with_fields(&refused(Vec::new())), "Invalid credentials: why");
+    }
 
     #[test]
     fn the_files_of_all_backends_are_named() {

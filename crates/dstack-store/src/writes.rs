@@ -186,7 +186,7 @@ pub enum Change {
     InsertBackend(BackendRow),
     /// Replaces the configuration of a backend.
     UpdateBackend(BackendRow),
-    /// Deletes a backend; refused while instances or volumes need it.
+    /// Deletes a backend; refused while instances, volumes or gateways need it.
     DeleteBackend {
         /// Of which project.
         project: ProjectId,
@@ -660,6 +660,9 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     let volumes = volumes::of_project_in(tx, keys, project).await?;
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
+    }
+    if backends::has_gateways(tx, &id).await? {
+        return Err(in_use_backend("gateways", kind));
     }
     let (kept, left) = backends::fleets_with_placement_groups(tx, project, kind).await?;
     let are_there = !kept.is_empty();

@@ -48,6 +48,7 @@ impl BackendKind for Aws {
             compute_groups: false,
             volumes: true,
             gateways: true,
+            private_gateways: true,
         }
     }
 

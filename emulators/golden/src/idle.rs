@@ -30,6 +30,7 @@ pub(crate) fn capabilities(kind: BackendType) -> Capabilities {
         compute_groups: kind == Slurm,
         volumes: matches!(kind, Gcp | Daytona | Kubernetes | Lium),
         gateways: matches!(kind, Azure | Gcp | Kubernetes),
+        private_gateways: kind == Gcp,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Clouds of machines: a machine is a host of a lab, as far as SSH and containers go.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dstack_backend_kit::{Emulator as _, serve};
@@ -30,21 +30,28 @@ type Machines = Box<dyn Fn(&[String]) -> Option<String> + Send + Sync>;
 
 /// One machine of a lab for the first that asks, and none for others: its user is `user`.
 fn one_machine(user: &'static str) -> Part<(Machines, EndsHosts)> {
+    machines(user, &["machine"])
+}
+
+/// A machine of a lab for each that asks, as long as there are some: their user is `user`.
+fn machines(user: &'static str, names: &[&str]) -> Part<(Machines, EndsHosts)> {
     let (lab, ends) = Lab::for_ever()?;
-    let host = lab.host("machine", 2, USUAL)?;
-    // The user that the vendor's images have.
-    let make_user = format!(
-        "set -e
-        grep -q '^{user}:' /etc/passwd || useradd --create-home --shell /bin/sh --password '*' {user}
-        echo '{user} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{user}
-        mkdir -p /home/{user}/.ssh"
-    );
-    host.run(&make_user).unwrap();
-    let taken = AtomicBool::new(false);
+    let mut hosts = Vec::new();
+    for (number, name) in (2..).zip(names) {
+        let host = lab.host(name, number, USUAL)?;
+        // The user that the vendor's images have.
+        let make_user = format!(
+            "set -e
+            grep -q '^{user}:' /etc/passwd || useradd --create-home --shell /bin/sh --password '*' {user}
+            echo '{user} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{user}
+            mkdir -p /home/{user}/.ssh"
+        );
+        host.run(&make_user).unwrap();
+        hosts.push(host);
+    }
+    let taken = AtomicUsize::new(0);
     let give = move |keys: &[String]| {
-        if taken.swap(true, Ordering::Relaxed) {
-            return None;
-        }
+        let host = hosts.get(taken.fetch_add(1, Ordering::Relaxed))?;
         let lines = keys.join("\n");
         let add = format!(
             "printf '%s\\n' '{lines}' >/home/{user}/.ssh/authorized_keys && chown -R {user}: /home/{user}"
@@ -139,6 +146,12 @@ pub(crate) fn aws() -> Part<Cloud> {
     Ok(aws_with(machines, Some(lab)))
 }
 
+/// With a machine for a gateway, and one for a fleet.
+pub(crate) fn aws_with_a_gateway() -> Part<Cloud> {
+    let (machines, lab) = machines("ubuntu", &["gate", "machine"])?;
+    Ok(aws_with(machines, Some(lab)))
+}
+
 /// One to configure: there are no machines.
 pub(crate) fn empty_aws() -> Part<Cloud> {
     Ok(aws_with(Box::new(|_: &[String]| None), None))
@@ -150,14 +163,14 @@ fn aws_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         ends: Duration::from_secs(1),
         volumes: Duration::from_secs(1),
     };
-    let size = Size {
-        name: "t3.medium".to_owned(),
+    let sizes = ["t3.medium", "t3.micro"].map(|name| Size {
+        name: name.to_owned(),
         vcpus: 2,
         max_efa: 0,
-    };
+    });
     let give = move |user_data: &str| machines(&keys_of(user_data)?);
     let (id, secret) = AWS_KEY;
-    let emulator = Aws::with_machines(id, secret, &["us-east-1"], vec![size], times, Box::new(give));
+    let emulator = Aws::with_machines(id, secret, &["us-east-1"], sizes.into(), times, Box::new(give));
     let config = |secret: &str| {
         json!({"type": "aws", "regions": ["us-east-1"],
             "creds": {"type": "access_key", "access_key": id, "secret_key": secret}})

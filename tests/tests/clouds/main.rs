@@ -2,6 +2,7 @@
 //! there go.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // tests
 
+mod gateways;
 mod machines;
 mod pods;
 mod slurm;
@@ -105,6 +106,7 @@ macro_rules! a_task_runs_in_each_cloud {
                 lambda = crate::machines::lambda,
                 runpod = crate::pods::runpod,
                 slurm = crate::slurm::slurm,
+                vastai = crate::pods::vastai,
             }
         }
     };
@@ -128,6 +130,7 @@ mod wrong_credentials_are_refused_by {
         lambda = crate::machines::empty_lambda,
         runpod = crate::pods::runpod,
         slurm = crate::slurm::slurm,
+        vastai = crate::pods::vastai,
     }
 }
 
@@ -138,7 +141,7 @@ fn a_task_runs_in_a_cloud(cli: &Cli, cloud: &Cloud) {
     let added = cli.add_project(&server).unwrap();
     assert_eq!(added.code, Some(0), "{}", added.text);
     let fleet = format!(
-        "type: fleet\nname: cloud\nnodes: 0..1\nidle_duration: 1h\nbackends: [{}]\n",
+        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [{}]\n",
         cloud.name
     );
     cli.write("fleet.yml", &fleet).unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_kubernetes::{Kubernetes, Times};
 use dstack_emulator_runpod::{Runpod, Size};
+use dstack_emulator_vastai::VastAi;
 use dstack_system::{Clock as _, SystemClock};
 use dstack_tests::containers::LabContainers;
 use dstack_tests::hosts::Lab;
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 use crate::Cloud;
 
 const RUNPOD_KEY: &str = "canary-runpod-key";
+
+const VASTAI_KEY: &str = "canary-vastai-key";
 
 const TOKEN: &str = "canary-kubernetes-token";
 
@@ -45,6 +48,31 @@ pub(crate) fn runpod() -> Part<Cloud> {
         endpoint: Some(format!("runpod=http://{}", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--cpu", "2", "--memory", "4GB", "--disk", "10GB"], POD.0),
+        made_for_two_runs: 2,
+        lab: Some(ends),
+    })
+}
+
+pub(crate) fn vastai() -> Part<Cloud> {
+    let (lab, ends) = Lab::for_ever()?;
+    let offer = json!({"id": 31_234_567, "ask_contract_id": 31_234_567, "machine_id": 178, "host_id": 2, "num_gpus": 1,
+        "gpu_name": "RTX 4090", "gpu_ram": 24_564, "gpu_frac": 0.125, "cpu_cores": 128, "cpu_cores_effective": 16.0,
+        "cpu_ram": 515_852, "disk_space": 812.4, "geolocation": "California, US", "dph_base": 0.302, "dph_total": 0.3141,
+        "min_bid": null, "storage_cost": 0.15, "score": 241.7, "reliability2": 0.9961, "verification": "verified",
+        "hosting_type": 0, "rentable": true, "rented": false, "inet_down": 812.3, "cuda_max_good": 12.8, "compute_cap": 890,
+        "direct_port_count": 249});
+    let containers = Box::new(LabContainers::new(lab));
+    let emulator = VastAi::with_containers(VASTAI_KEY, vec![offer], Duration::from_millis(500), containers);
+    let config = |key: &str| json!({"type": "vastai", "creds": {"type": "api_key", "api_key": key}});
+    Ok(Cloud {
+        name: "vastai",
+        config: config(VASTAI_KEY),
+        wrong_config: config("wrong"),
+        wrong_fields: &["creds", "api_key"],
+        secret: VASTAI_KEY.to_owned(),
+        endpoint: Some(format!("vastai=http://{}/api", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--gpu", "RTX4090"], "31234567"),
         made_for_two_runs: 2,
         lab: Some(ends),
     })

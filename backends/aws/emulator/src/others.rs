@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::instances::zones_page;
 use crate::lists::{fields, list, tags_for, text, texts};
-use crate::state::{Cloud, PlacementGroup, images};
+use crate::state::{CANONICAL, Cloud, PlacementGroup, images};
 use crate::{Answer, Call, Problem};
 
 pub(crate) fn describe_zones(call: &Call<'_>) -> Answer {
@@ -21,9 +21,13 @@ pub(crate) fn describe_regions(call: &Call<'_>) -> Value {
 
 pub(crate) fn describe_images(call: &Call<'_>) -> Answer {
     let owners = texts(&call.input["Owners"]);
+    let is_of = |image: &Value, owner: &str| match owner {
+        "amazon" => image["OwnerId"] == CANONICAL,
+        id => image["OwnerId"] == id,
+    };
     let images = images()
         .into_iter()
-        .filter(|image| owners.is_empty() || owners.contains(&text(&image["OwnerId"])));
+        .filter(|image| owners.is_empty() || owners.iter().any(|owner| is_of(image, owner)));
     let known = [
         ("name", "/Name"),
         ("architecture", "/Architecture"),

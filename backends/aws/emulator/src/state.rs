@@ -347,7 +347,10 @@ pub(crate) fn route_tables(region: &str) -> Vec<Value> {
     ]
 }
 
-/// Images: those of dstack, and of AWS with drivers, of which there are new ones every month.
+/// Whose images may be asked for as those of `amazon`, too.
+pub(crate) const CANONICAL: &str = "099720109477";
+
+/// Images: those of dstack, of AWS with drivers, of which there are new ones every month, and of Ubuntu.
 pub(crate) fn images() -> Vec<Value> {
     let image = |id: &str, name: &str, owner: &str, architecture: &str, at: &str| {
         json!({"ImageId": id, "Name": name, "OwnerId": owner, "Architecture": architecture, "State": "available",
@@ -374,5 +377,12 @@ pub(crate) fn images() -> Vec<Value> {
             october,
         ),
         image("ami-drivers-arm", arm, "898082745236", "arm64", october),
+        image(
+            "ami-ubuntu",
+            "ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-amd64-server-20261001",
+            CANONICAL,
+            "x86_64",
+            october,
+        ),
     ]
 }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Fault, Subject, attachment, checks, machine, placement, soak, volume,
+    CANARY, Cloud, Driver, Fault, Subject, attachment, checks, checks_of, gateway, machine, placement, soak,
+    volume,
 };
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, Journal, Machine, MachineRequest,
-    OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
+    MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -1166,4 +1167,44 @@ async fn many_lives_of_volumes() {
 async fn many_lives_of_placements() {
     let (cloud, subject) = one_placement().await;
     soak(&cloud, &subject).await;
+}
+
+async fn one_gateway() -> (Cloud, Subject<GatewayMachine>) {
+    let cloud = cloud();
+    let subject = gateway(&cloud, REGION);
+    (cloud, subject)
+}
+
+async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
+    let cloud = cloud();
+    let subjects = vec![gateway(&cloud, REGION), gateway(&cloud, "eu-west-1")];
+    (cloud, subjects)
+}
+
+checks_of!(gateways: one_gateway, two_gateways);
+
+/// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the account: the emulator knows no such profile.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
+    let (cloud, emulator) = cloud_with(&json!({"iam_instance_profile": "jobs"}));
+    let place = Driver::new(&cloud).make(&gateway(&cloud, REGION)).await.unwrap();
+    let instances = emulator.instances();
+    let [made] = instances.as_slice() else {
+        panic!("{instances:?}");
+    };
+    assert_eq!(
+        (&made["size"], &made["image"]),
+        (&json!("t3.micro"), &json!("ami-ubuntu"))
+    );
+    assert_eq!(made["interfaces"][0]["AssociatePublicIpAddress"], json!(true));
+    assert_eq!(emulator.security_groups(), ["dstack_gw_sg_main"]);
+    assert!(!place.ip_address.starts_with("172."), "{place:?}");
+
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "private"}));
+    let mut subject = gateway(&cloud, REGION);
+    subject.want.is_public = false;
+    subject.want.instance_type = Some("m5.large".to_owned());
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(emulator.instances()[0]["size"], json!("m5.large"));
+    assert!(place.ip_address.starts_with("172."), "{place:?}");
 }

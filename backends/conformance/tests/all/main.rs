@@ -4,6 +4,7 @@
 
 mod aws;
 mod aws_others;
+mod azure;
 mod cloudrift;
 mod crusoe;
 mod cudo;
@@ -16,6 +17,7 @@ mod kubernetes;
 mod kubernetes_others;
 mod lambda;
 mod lium;
+mod nebius;
 mod oci;
 mod runpod;
 mod seeweb;

@@ -15,7 +15,7 @@ use axum::extract::{Query, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use dstack_backend_kit::{Emulator, Ledger};
+use dstack_backend_kit::{ContainerStart, Containers, Emulator, Ledger};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -84,6 +84,8 @@ struct Shared {
     offers: Vec<Value>,
     ledger: Ledger,
     state: Mutex<Cloud>,
+    /// What runs the containers of instances; `None`: nothing does.
+    containers: Option<Box<dyn Containers>>,
 }
 
 impl fmt::Debug for Shared {
@@ -126,6 +128,8 @@ struct Instance {
     has_exited: bool,
     /// Was never started, as its bid is too low.
     is_stopped: bool,
+    /// Where its container runs for real.
+    address: Option<String>,
 }
 
 impl Instance {
@@ -137,8 +141,30 @@ impl Instance {
         self.listed_at <= Instant::now()
     }
 
+    fn stage(&self, pace: Duration) -> u128 {
+        self.made_at.elapsed().as_millis() / pace.as_millis().max(1)
+    }
+
+    /// Its container, as asked for.
+    fn start(&self) -> ContainerStart {
+        let args = self.asked["args"].as_array().into_iter().flatten();
+        let words =
+            std::iter::once("/bin/sh".to_owned()).chain(args.map(|word| word.as_str().unwrap().to_owned()));
+        let env = self.asked["env"].as_object().into_iter().flatten();
+        let is_variable = |(name, _): &(&String, &Value)| !name.starts_with('-');
+        ContainerStart {
+            id: self.id.to_string(),
+            command: words.collect(),
+            env: env
+                .filter(is_variable)
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+                .collect(),
+            files: Vec::new(),
+        }
+    }
+
     fn to_json(&self, pace: Duration) -> Value {
-        let stage = self.made_at.elapsed().as_millis() / pace.as_millis().max(1);
+        let stage = self.stage(pace);
         let cannot_start = self.asked["image"]
             .as_str()
             .is_some_and(|image| image.contains("broken"));
@@ -166,7 +192,7 @@ impl Instance {
             "image_runtype": self.asked["runtype"],
             "extra_env": self.asked["env"].as_object().into_iter().flatten().collect::<Vec<_>>(),
             "status_msg": said,
-            "public_ipaddr": "192.0.2.41\n",
+            "public_ipaddr": format!("{}\n", self.address.as_deref().unwrap_or("192.0.2.41")),
             "ssh_host": "ssh2281.vast.ai",
             "ssh_port": 10882,
             "machine_id": self.offer["machine_id"],
@@ -184,7 +210,8 @@ impl Instance {
                 .filter_map(|(option, _)| option.strip_prefix("-p "))
                 .filter_map(|port| port.split_once(':'))
                 .map(|(_, inner)| {
-                    let host = |ip: &str| json!({"HostIp": ip, "HostPort": "20011"});
+                    let outer = self.address.as_ref().map_or("20011", |_| inner);
+                    let host = |ip: &str| json!({"HostIp": ip, "HostPort": outer});
                     (format!("{inner}/tcp"), json!([host("0.0.0.0"), host("::")]))
                 })
                 .collect();
@@ -206,6 +233,25 @@ impl VastAi {
 
     /// As [`VastAi::new`], with instances that take so long from one stage of their lives to the next.
     pub fn with_pace(api_key: &str, offers: Vec<Value>, pace: Duration) -> Self {
+        Self::made_of(api_key, offers, pace, None)
+    }
+
+    /// As [`VastAi::with_pace`], with instances whose containers run for real.
+    pub fn with_containers(
+        api_key: &str,
+        offers: Vec<Value>,
+        pace: Duration,
+        containers: Box<dyn Containers>,
+    ) -> Self {
+        Self::made_of(api_key, offers, pace, Some(containers))
+    }
+
+    fn made_of(
+        api_key: &str,
+        offers: Vec<Value>,
+        pace: Duration,
+        containers: Option<Box<dyn Containers>>,
+    ) -> Self {
         let cloud = Cloud {
             instances: Vec::new(),
             searches: Vec::new(),
@@ -224,6 +270,7 @@ impl VastAi {
             offers,
             ledger: Ledger::default(),
             state: Mutex::new(cloud),
+            containers,
         }))
     }
 
@@ -289,9 +336,25 @@ impl VastAi {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is gone costs nothing any more.
+    /// What is gone costs nothing any more; containers start and end.
     fn settle(&self) {
         let mut state = self.lock();
+        let instances = state.instances.iter_mut();
+        for instance in instances.filter(|one| one.stage(self.0.pace) > 1 && !one.is_stopped) {
+            let Some(containers) = &self.0.containers else {
+                break;
+            };
+            let id = instance.id.to_string();
+            match (&instance.address, instance.destroyed_at) {
+                (Some(_), Some(_)) => containers.end(&id),
+                (Some(_), None) => instance.has_exited = containers.exit_status(&id).is_some(),
+                (None, Some(_)) => {}
+                (None, None) => {
+                    instance.address = containers.start(&instance.start());
+                    instance.has_exited = instance.address.is_none();
+                }
+            }
+        }
         state.instances.retain(|instance| {
             let is_gone = instance.is_gone(self.0.pace);
             if is_gone {
@@ -376,6 +439,7 @@ impl VastAi {
             destroyed_at: None,
             has_exited: false,
             is_stopped: is_low,
+            address: None,
         };
         state.instances.push(instance);
         match is_low {

@@ -9,9 +9,6 @@ use dstack_units::name::{RESOURCE_NAME_MESSAGE, is_resource_name};
 use crate::error::{ControlError, Result};
 use crate::volumes::{check_available, types};
 
-/// Backends whose gateways need no public address.
-const PRIVATE: &[BackendType] = &[BackendType::Aws, BackendType::Gcp];
-
 /// Fields that may change while a gateway is there.
 const CHANGEABLE: &[&str] = &["domain", "default", "replicas"];
 
@@ -52,10 +49,7 @@ pub(super) fn check(
             return refuse(format!("Cannot interpolate gateway domain name: {error}"));
         }
     }
-    let private: Vec<BackendType> = supporting
-        .into_iter()
-        .filter(|kind| PRIVATE.contains(kind))
-        .collect();
+    let private = registry.with(|capabilities| capabilities.gateways && capabilities.private_gateways);
     if !configuration.public_ip && !is_on_hosts && !private.contains(&backend) {
         return refuse(format!(
             "Private gateways are not supported for {backend} backend.  Available backends with private gateway \
@@ -83,7 +77,9 @@ fn check_load_balancer(configuration: &GatewayConfiguration) -> Result<()> {
         return Ok(());
     }
     match (configuration.backend, &configuration.certificate) {
-        (BackendType::Aws, None | Some(Acm(_))) | (BackendType::Gcp, None | Some(GcpCm(_))) => Ok(()),
+        (BackendType::Aws, None | Some(Acm(_))) | (BackendType::Gcp, None | Some(GcpCm(_))) => {
+            refuse("This server version makes no load balancers for gateways: leave `load_balancer` out")
+        }
         (BackendType::Aws, Some(_)) => refuse(
             "`load_balancer: { type: alb }` can only be used with `certificate: null` or `certificate: { type: acm }`",
         ),
@@ -125,6 +121,11 @@ fn check_certificate(configuration: &GatewayConfiguration, replicas: i64) -> Res
         Some(GcpCm(_)) if configuration.load_balancer.is_none() => {
             refuse("`certificate: { type: gcp-cm }` requires `load_balancer: { type: alb }`")
         }
+        // With dstack 0.22.5 it comes with a load balancer, asked for or not.
+        Some(Acm(_)) => refuse(
+            "This server version makes no load balancers for gateways, which `certificate: { type: acm }` needs: set \
+             `certificate: { type: lets-encrypt }` or `certificate: null`",
+        ),
         _ => Ok(()),
     }
 }

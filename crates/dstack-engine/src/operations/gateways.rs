@@ -1,18 +1,32 @@
-//! Durable calls for replicas of gateways on hosts of SSH fleets: each is set up step by step, and taken off again.
+//! Durable calls for replicas of gateways: each is set up step by step, and taken off its host again; where it has a machine of its own,
+//! that is made before, and removed instead.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use dstack_compute::{
+    Backend, ComputeError, GATEWAY_USER, GatewayMachine, GatewayRequest, Known, Lifecycle, Marks, Sign,
+};
+use dstack_model::gateways::GatewayReplicaProvisioningData;
+use dstack_model::reach::{Hop, KeyRef, Reach};
 use dstack_plan::lifecycle::instance::RELEASE_TIMEOUT;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, GatewayReplicaSnapshot, InstanceSnapshot};
+use dstack_system::chain;
 use serde_json::Value;
 
-use super::clouds::{done, refused};
+use super::clouds::{backend, done, in_time as cloud_in_time, not_yet, refused, remove};
+use super::creation::{self, Creation};
 use super::hosts::{self, STEP_LIMIT, failed, in_time, ready_host};
 use super::{Step, Subject, last_of, progress};
 use crate::Result;
 use crate::context::Context;
-use crate::hosts::{GatewayRef, ReadyGateway};
+use crate::hosts::{GatewayRef, GatewaySite, ReadyGateway};
+use crate::inputs::InputsError;
+
+/// Port of the SSH servers of machines.
+const SSH_PORT: u16 = 22;
 
 #[async_trait]
 impl Subject for GatewayReplicaSnapshot {
@@ -21,19 +35,45 @@ impl Subject for GatewayReplicaSnapshot {
     }
 
     async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
-        let host = host_of(ctx, self).await?;
-        match (operation.kind, &host) {
-            (OperationKind::Prepare, Some(host)) if self.replica.is_active() => {
-                prepare(ctx, self, host, operation).await
-            }
-            // Later the host may be another gateway's.
-            (OperationKind::Release, Some(host)) if !self.replica.is_over() => {
-                release(ctx, self, host, operation).await
-            }
-            // What it had on a host that is gone has gone with it.
-            (OperationKind::Release, None) => done(ctx, operation, Value::Null).await,
-            _ => refused(ctx, operation, "no longer wanted".to_owned()).await,
+        match self.replica.instance_id {
+            Some(_) => call_on_host(ctx, self, operation).await,
+            None => call_on_machine(ctx, self, operation).await,
         }
+    }
+}
+
+async fn call_on_host(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+    operation: OperationRow,
+) -> Result<Step> {
+    let host = host_of(ctx, snapshot).await?;
+    match (operation.kind, &host) {
+        (OperationKind::Prepare, Some(host)) if snapshot.replica.is_active() => {
+            prepare(ctx, snapshot, host, operation).await
+        }
+        // Later the host may be another gateway's.
+        (OperationKind::Release, Some(host)) if !snapshot.replica.is_over() => {
+            release(ctx, snapshot, host, operation).await
+        }
+        // What it had on a host that is gone has gone with it.
+        (OperationKind::Release, None) => done(ctx, operation, Value::Null).await,
+        _ => refused(ctx, operation, "no longer wanted".to_owned()).await,
+    }
+}
+
+async fn call_on_machine(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+    operation: OperationRow,
+) -> Result<Step> {
+    match operation.kind {
+        OperationKind::Create => create(ctx, snapshot, operation).await,
+        OperationKind::Remove => delete(ctx, snapshot, operation).await,
+        OperationKind::Prepare if snapshot.replica.is_active() => {
+            prepare_machine(ctx, snapshot, operation).await
+        }
+        _ => refused(ctx, operation, "no longer wanted".to_owned()).await,
     }
 }
 
@@ -60,6 +100,12 @@ pub(crate) fn ready(operations: &[OperationRow]) -> Option<ReadyGateway> {
     serde_json::from_value(done.notes.as_deref()?.clone()).ok()
 }
 
+/// The machine that was made for a replica.
+pub(crate) fn machine(operations: &[OperationRow]) -> Option<GatewayReplicaProvisioningData> {
+    let made = last_of(operations, OperationKind::Create).filter(|row| row.state == OperationState::Done)?;
+    creation::made(made)
+}
+
 fn gateway<'a>(
     snapshot: &'a GatewayReplicaSnapshot,
     host: &'a InstanceSnapshot,
@@ -68,9 +114,11 @@ fn gateway<'a>(
     Some(GatewayRef {
         replica: &snapshot.replica,
         gateway: &snapshot.gateway,
-        host: hosts::host_of(host)?,
-        build,
-        reach: host.instance.agent.as_deref()?.reach()?,
+        site: GatewaySite::Host {
+            host: hosts::host_of(host)?,
+            build,
+            reach: host.instance.agent.as_deref()?.reach()?,
+        },
     })
 }
 
@@ -84,10 +132,12 @@ async fn prepare(
     let Some(gateway) = gateway(snapshot, host, build.as_deref()) else {
         return refused(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
-    ctx.before_effect(
-        "gateway.prepare.before",
-        EntityRef::GatewayReplica(snapshot.replica.id),
-    )?;
+    set_up(ctx, gateway, operation).await
+}
+
+async fn set_up(ctx: &Context, gateway: GatewayRef<'_>, operation: OperationRow) -> Result<Step> {
+    let subject = EntityRef::GatewayReplica(gateway.replica.id);
+    ctx.before_effect("gateway.prepare.before", subject)?;
     let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare_gateway(gateway)).await;
     ctx.reached("gateway.prepare.after")?;
     match prepared {
@@ -121,4 +171,170 @@ async fn release(
         Ok(()) => done(ctx, operation, Value::Null).await,
         Err(error) => failed(ctx, operation, error).await,
     }
+}
+
+/// Sets the replica up on its machine. When that did not work before, its cloud is asked first whether the machine is still there.
+async fn prepare_machine(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+    operation: OperationRow,
+) -> Result<Step> {
+    let Some(mut place) = machine(&snapshot.operations) else {
+        return refused(ctx, operation, "there is no machine".to_owned()).await;
+    };
+    if operation.error.is_some() {
+        match sign(ctx, snapshot, &place).await {
+            Some(Sign::Lost(why)) => {
+                return refused(ctx, operation, format!("its machine is gone: {why}")).await;
+            }
+            Some(Sign::Moved(now)) => place = now,
+            _ => {}
+        }
+    }
+    let reach = machine_reach(snapshot, &place);
+    let gateway = GatewayRef {
+        replica: &snapshot.replica,
+        gateway: &snapshot.gateway,
+        site: GatewaySite::Machine { reach: &reach },
+    };
+    set_up(ctx, gateway, operation).await
+}
+
+/// How its machine is; `None`: nobody knows.
+async fn sign(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+    place: &GatewayReplicaProvisioningData,
+) -> Option<Sign<GatewayReplicaProvisioningData>> {
+    let known = Known {
+        place: Some(place.clone()),
+        ..known(ctx, snapshot)
+    };
+    let looked = async {
+        let cloud = cloud_of(ctx, snapshot).await?;
+        let Some(gateways) = cloud.gateways() else {
+            return Ok(Vec::new());
+        };
+        cloud_in_time(gateways.look(std::slice::from_ref(&known))).await
+    };
+    match looked.await {
+        Ok(mut signs) => signs.pop().flatten(),
+        Err(error) => {
+            tracing::debug!(gateway.replica = %snapshot.replica.id, %error, "a cloud does not tell how the machine of a gateway is");
+            None
+        }
+    }
+}
+
+fn machine_reach(snapshot: &GatewayReplicaSnapshot, place: &GatewayReplicaProvisioningData) -> Reach {
+    let seen = snapshot.replica.reach.as_deref();
+    Reach {
+        jumps: Vec::new(),
+        host: Hop {
+            host: place.ip_address.clone(),
+            port: SSH_PORT,
+            user: GATEWAY_USER.to_owned(),
+            keys: vec![KeyRef::Project {
+                project: snapshot.replica.project_id,
+            }],
+            host_keys: seen.map(|seen| seen.host.host_keys.clone()).unwrap_or_default(),
+        },
+    }
+}
+
+async fn create(ctx: &Context, snapshot: &GatewayReplicaSnapshot, operation: OperationRow) -> Result<Step> {
+    let Some(begun) = Creation::read(&operation) else {
+        return creation::unreadable(ctx, operation).await;
+    };
+    let not_wanted = || "not wanted any more".to_owned();
+    let is_wanted = snapshot.replica.is_active();
+    let failure = begun.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
+    let is_begun = begun.pieces.is_some();
+    if let Some(failure) = &failure
+        && !is_begun
+    {
+        return refused(ctx, operation, failure.clone()).await;
+    }
+    let cloud = match cloud_of(ctx, snapshot).await {
+        Ok(cloud) => cloud,
+        // Nothing was asked.
+        Err(error) if !is_begun && !error.is_transient() => {
+            return refused(ctx, operation, error.details()).await;
+        }
+        Err(error) => return not_yet(ctx, operation, &error).await,
+    };
+    let Some(gateways) = cloud.gateways() else {
+        return not_yet(ctx, operation, &ComputeError::Unsupported("a gateway")).await;
+    };
+    if let Some(failure) = failure {
+        let known = known(ctx, snapshot);
+        return creation::clear(ctx, operation, begun, gateways, &known, failure).await;
+    }
+    match request(ctx, snapshot).await {
+        Ok(request) => {
+            let account = (
+                snapshot.replica.project_id,
+                snapshot.gateway.configuration.backend,
+            );
+            creation::ensure(ctx, operation, begun, account, gateways, &request).await
+        }
+        Err(InputsError::Transient(error)) => {
+            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
+            not_yet(ctx, operation, &error).await
+        }
+        Err(InputsError::Refused(error)) => creation::fail(ctx, operation, begun, error).await,
+    }
+}
+
+async fn delete(ctx: &Context, snapshot: &GatewayReplicaSnapshot, operation: OperationRow) -> Result<Step> {
+    let Some(pieces) = creation::noted(last_of(&snapshot.operations, OperationKind::Create)) else {
+        return creation::unreadable(ctx, operation).await;
+    };
+    let cloud = cloud_of(ctx, snapshot).await;
+    let known = known(ctx, snapshot);
+    remove::<GatewayMachine>(ctx, operation, pieces, &known, cloud, gateways_of).await
+}
+
+fn gateways_of(backend: &dyn Backend) -> Option<&dyn Lifecycle<GatewayMachine>> {
+    backend.gateways()
+}
+
+fn known(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Known<GatewayMachine> {
+    Known {
+        marks: marks(ctx, snapshot),
+        site: snapshot.replica.configuration.region.clone(),
+        place: machine(&snapshot.operations),
+    }
+}
+
+fn marks(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Marks {
+    let row = &snapshot.replica;
+    Marks {
+        installation: ctx.deps.settings.installation,
+        key: row.id.uuid(),
+        name: row.name.clone(),
+        project: row.project_id,
+    }
+}
+
+async fn cloud_of(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+) -> Result<Arc<dyn Backend>, ComputeError> {
+    let able = |backend: &dyn Backend| backend.gateways().is_some();
+    let kind = snapshot.gateway.configuration.backend;
+    backend(ctx, snapshot.replica.project_id, kind, "gateways", able).await
+}
+
+async fn request(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Result<GatewayRequest, InputsError> {
+    let inputs = ctx.deps.inputs.gateway(&snapshot.gateway).await?;
+    let asked = &snapshot.replica.configuration;
+    Ok(GatewayRequest {
+        marks: marks(ctx, snapshot),
+        owner: inputs.owner,
+        region: asked.region.clone(),
+        instance_type: asked.instance_type.clone(),
+        is_public: asked.public_ip,
+        authorized_keys: inputs.authorized_keys,
+    })
 }

@@ -1,4 +1,4 @@
-//! Gateways: their replicas are made on hosts of SSH fleets, and end with them.
+//! Gateways: their replicas are made, on hosts of SSH fleets or on machines of clouds, and end with them.
 
 use std::sync::Arc;
 
@@ -53,24 +53,35 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
     commit(ctx, changes).await
 }
 
-/// New replicas, each on a free host of its own. The row of the host is written as it is: who chooses it at the same time finds out.
+/// New replicas, each on a free host or a machine of its own. The row of a host is written as it is: who chooses it at the same time finds
+/// out.
 async fn make(ctx: &Context, snapshot: &GatewaySnapshot, count: usize, changes: &mut Changes) -> Result<()> {
     let now = ctx.now();
     let mut numbers = free_numbers(&snapshot.replicas);
+    let owner = ctx.deps.inputs.gateway(&snapshot.gateway).await?.owner;
+    let mut insert = |changes: &mut Changes, host: Option<&InstanceRow>| {
+        let number = numbers.next().unwrap_or_default();
+        let replica = GatewayReplicaRow::submitted(
+            ctx.deps.random.ordered_uuid(now).into(),
+            &snapshot.gateway,
+            number,
+            configuration(&snapshot.gateway, &owner.project, number, host),
+            host.map(|host| host.id),
+            now,
+        );
+        changes.insert(replica, "Gateway replica created. Status: SUBMITTED");
+    };
+    if snapshot.gateway.configuration.fleet().is_none() {
+        for _ in 0..count {
+            insert(changes, None);
+        }
+        return Ok(());
+    }
     let mut hosts: Vec<&InstanceRow> = free_hosts(snapshot).collect();
     // One that did not work comes last.
     hosts.sort_by_key(|host| has_failed(snapshot, host));
     for host in hosts.into_iter().take(count) {
-        let owner = ctx.deps.inputs.machine(host, None).await?.owner;
-        let replica = GatewayReplicaRow::on_host(
-            ctx.deps.random.ordered_uuid(now).into(),
-            &snapshot.gateway,
-            numbers.next().unwrap_or_default(),
-            configuration(&snapshot.gateway, &owner.project, host),
-            host.id,
-            now,
-        );
-        changes.insert(replica, "Gateway replica created. Status: SUBMITTED");
+        insert(changes, Some(host));
         changes.touch(host.clone());
     }
     Ok(())
@@ -148,11 +159,17 @@ fn free_numbers(replicas: &[GatewayReplicaRow]) -> impl Iterator<Item = i64> {
     (0..).filter(move |number| !used.contains(number))
 }
 
-fn configuration(gateway: &GatewayRow, project: &str, host: &InstanceRow) -> GatewayReplicaConfiguration {
+fn configuration(
+    gateway: &GatewayRow,
+    project: &str,
+    number: i64,
+    host: Option<&InstanceRow>,
+) -> GatewayReplicaConfiguration {
     let asked = &gateway.configuration;
+    let machine = || format!("{}-{number}", gateway.name);
     GatewayReplicaConfiguration {
         project_name: project.to_owned(),
-        instance_name: host.name.clone(),
+        instance_name: host.map_or_else(machine, |host| host.name.clone()),
         backend: asked.backend,
         region: asked.region.clone(),
         instance_type: asked.instance_type.clone(),

@@ -1,15 +1,16 @@
-//! Replicas of gateways on hosts of SSH fleets.
+//! Replicas of gateways, on hosts of SSH fleets and on machines of their own.
 
 use std::sync::Arc;
 
 use dstack_model::gateways::{GatewayReplicaProvisioningData, GatewayReplicaStatus, GatewayStatus};
-use dstack_plan::lifecycle::gateway_replica::{Decision, Facts, decide};
+use dstack_plan::lifecycle::gateway_replica::{Decision, Facts, Site, decide};
 use dstack_store::rows::{AgentAddress, GatewayReplicaRow, OperationKind};
-use dstack_store::{Changes, EntityRef, EventMaker, GatewayReplicaSnapshot, InstanceSnapshot};
+use dstack_store::{Changes, EntityRef, EventMaker, GatewayReplicaSnapshot, InstanceSnapshot, Json};
 use dstack_units::GatewayReplicaId;
 
 use crate::Result;
 use crate::context::Context;
+use crate::hosts::ReadyGateway;
 use crate::operations::hosts::ready_host;
 use crate::operations::{self, gateways, last_of, progress};
 
@@ -65,8 +66,13 @@ fn change(
             }
             row.wait(wait);
         }
+        Decision::MakeMachine(wait) => {
+            changes.intend(operations::intend(ctx, entity, OperationKind::Create, now));
+            row.provision(now)?;
+            row.wait(wait);
+        }
         Decision::Ready => {
-            row.run(place(&row, host), now)?;
+            row.run(place(snapshot, host), now)?;
             row.wake_at(now);
         }
         Decision::End(reason) => row.terminate(reason, now)?,
@@ -74,26 +80,60 @@ fn change(
             changes.intend(operations::intend(ctx, entity, OperationKind::Release, now));
             row.wait(wait);
         }
+        Decision::RemoveMachine(wait) => {
+            changes.intend(operations::intend(ctx, entity, OperationKind::Remove, now));
+            row.wait(wait);
+        }
         Decision::Gone => row.finish(now)?,
     }
     if row.status() == GatewayReplicaStatus::Running
         && let Some(ready) = gateways::ready(&snapshot.operations)
     {
-        row.build = ready.build;
+        note_ready(&mut row, ready);
     }
     ctx.wakes.wake_at(entity, row.next_wake_at());
     changes.update(&snapshot.replica, row);
     Ok(changes)
 }
 
+/// What runs there now, and how it is reached: its machine may have moved.
+fn note_ready(row: &mut GatewayReplicaRow, ready: ReadyGateway) {
+    row.build = ready.build;
+    let Some(reach) = ready.reach else {
+        return;
+    };
+    if let Some(place) = row.provisioning_data.as_deref()
+        && place.ip_address != reach.host.host
+    {
+        row.provisioning_data = Some(Json::new(GatewayReplicaProvisioningData {
+            ip_address: reach.host.host.clone(),
+            ..place.clone()
+        }));
+    }
+    row.reach = Some(Json::new(reach));
+}
+
 fn facts(ctx: &Context, snapshot: &GatewayReplicaSnapshot, host: Option<&InstanceSnapshot>) -> Facts {
     let (replica, gateway) = (&snapshot.replica, &snapshot.gateway);
-    let build = host.and_then(ready_host).and_then(|ready| ready.build);
+    let build = match replica.instance_id {
+        Some(_) => host.and_then(ready_host).and_then(|ready| ready.build),
+        None => gateways::ready(&snapshot.operations)
+            .and_then(|ready| ready.arch)
+            .and_then(|arch| ctx.deps.hosts.build(&arch)),
+    };
     Facts {
         name: replica.name.clone(),
         status: replica.status(),
         is_wanted: !gateway.to_be_deleted && gateway.status() != GatewayStatus::Failed,
-        has_host: host.is_some(),
+        site: match replica.instance_id {
+            Some(_) => Site::Host {
+                is_there: host.is_some(),
+            },
+            None => Site::Machine {
+                create: progress(&snapshot.operations, OperationKind::Create),
+                remove: progress(&snapshot.operations, OperationKind::Remove),
+            },
+        },
         is_outdated: build.is_some() && build != replica.build,
         is_silent: ctx.deps.services.is_gateway_silent(replica.id),
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
@@ -103,13 +143,19 @@ fn facts(ctx: &Context, snapshot: &GatewayReplicaSnapshot, host: Option<&Instanc
 }
 
 /// Where it is, for users.
-fn place(row: &GatewayReplicaRow, host: Option<&InstanceSnapshot>) -> GatewayReplicaProvisioningData {
+fn place(
+    snapshot: &GatewayReplicaSnapshot,
+    host: Option<&InstanceSnapshot>,
+) -> GatewayReplicaProvisioningData {
+    if let Some(machine) = gateways::machine(&snapshot.operations) {
+        return machine;
+    }
     let address = host.and_then(|host| host.instance.agent.as_deref());
     let reach = address.and_then(AgentAddress::reach);
     GatewayReplicaProvisioningData {
         instance_id: host.map(|host| host.instance.name.clone()).unwrap_or_default(),
         ip_address: reach.map(|reach| reach.host.host.clone()).unwrap_or_default(),
-        region: row.configuration.region.clone(),
+        region: snapshot.replica.configuration.region.clone(),
         availability_zone: None,
         backend_data: None,
     }

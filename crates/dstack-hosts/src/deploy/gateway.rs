@@ -1,5 +1,5 @@
-//! Sets up a replica of a gateway on a host whose agent is there, in steps that may be cut off anywhere and made again, and takes it
-//! off. It is the same executable, copied: the agent may be replaced without it.
+//! Sets up a replica of a gateway on a host, in steps that may be cut off anywhere and made again, and takes it off. It is the executable
+//! of the agent, copied: the agent of a host may be replaced without it. To a machine that has no agent it is brought before.
 //!
 //! Each build of the gateway is a service of its own, which takes over from the one before: no connection is refused meanwhile.
 
@@ -12,8 +12,9 @@ use dstack_units::quoting::{shell_line, shell_word, systemd_word};
 use tokio::time::{Instant, timeout};
 
 use super::host::{As, Host};
+use super::push::{Pushed, push};
 use super::script::{end_of, script};
-use super::{DeployError, Deployer, HostPaths};
+use super::{DeployError, Deployer, HostPaths, pinned, report};
 
 const SCRIPT_LIMIT: Duration = Duration::from_secs(120);
 /// There is no event for a port that begins to be listened to.
@@ -28,6 +29,17 @@ pub struct GatewayDeployment {
     pub build: String,
     /// What calls to the gateway must be signed with.
     pub token: Secret,
+}
+
+/// The agent's executable on a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// The way there, with the host keys that were seen.
+    pub reach: Reach,
+    /// The architecture, as `uname -m` names it.
+    pub arch: String,
+    /// Which build it is: see [`Deployer::build`].
+    pub build: String,
 }
 
 /// Functions that end gateways which run without systemd, by the ids of their processes, and only those that still are what they were.
@@ -142,6 +154,13 @@ done
 return 0
 "#;
 
+/// The system and the architecture of a machine.
+const WHAT: &str = r#"
+say os "$(uname -s)"
+say arch "$(uname -m)"
+for tool in sha256sum readlink cut sed tr tail grep wc; do have "$tool" || say lacks "$tool"; done
+"#;
+
 const LOG: &str = r#"
 if [ -d "$systemd" ]; then
   said log "$(journalctl -u "dstack-gateway-$build.service" -n 20 --no-pager -o cat 2>&1)"
@@ -177,6 +196,51 @@ return 0
 "#;
 
 impl Deployer {
+    /// Brings the agent's executable to a machine that needs nothing else of it. May be cut off anywhere, and goes on there.
+    ///
+    /// # Errors
+    /// The machine is not reached, or takes no agent.
+    pub async fn deliver(&self, reach: &Reach) -> Result<Delivered, DeployError> {
+        let host = Host::open(&self.pool, reach).await?;
+        let said = host
+            .run(
+                As::User,
+                SCRIPT_LIMIT,
+                "the look at the machine",
+                &script(&[], WHAT),
+            )
+            .await?;
+        if said.get("os") != "Linux" {
+            return Err(host.transient(format!(
+                "its system is {}, and agents run on Linux only",
+                said.get("os")
+            )));
+        }
+        let lacks = said.all("lacks");
+        if !lacks.is_empty() {
+            return Err(host.transient(format!("it lacks {}", lacks.replace('\n', ", "))));
+        }
+        let arch = said.get("arch").to_owned();
+        let package = self.packages.of(&self.agents, &arch).await?;
+        while matches!(push(&host, &self.paths, &package).await?, Pushed::Partly) {}
+        let seen = pinned(reach, &host.connection.host_keys());
+        // The connection goes on as that to a machine whose key is known.
+        self.pool.pin(reach, &seen);
+        Ok(Delivered {
+            reach: seen,
+            arch,
+            build: package.name(),
+        })
+    }
+
+    /// Removes other builds of the agent from a machine that has but a gateway. What is left does no harm.
+    pub async fn clean_machine(&self, delivered: &Delivered) {
+        match Host::open(&self.pool, &delivered.reach).await {
+            Ok(host) => report::clean(&host, &self.paths, &delivered.build).await,
+            Err(error) => tracing::debug!(%error, "old agents stay on the machine of a gateway"),
+        }
+    }
+
     /// Starts the gateway of a host unless it runs as it should, and waits until it answers. May be cut off anywhere, and repeated.
     ///
     /// # Errors

@@ -79,6 +79,13 @@ impl<'a> ApiRequest<'a> {
         self
     }
 
+    /// With a body of another kind.
+    pub fn bytes(mut self, content_type: HeaderValue, body: Bytes) -> Self {
+        self.content_type = content_type;
+        self.body = Some(Ok(body));
+        self
+    }
+
     /// Sent again when the answer is lost: to do it twice is as good as once.
     pub const fn repeatable(mut self) -> Self {
         self.may_be_repeated = true;

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
+use http_body_util::BodyExt as _;
 
 use crate::{LazyClient, ServerTls};
 
@@ -19,10 +20,14 @@ pub enum TransportError {
     Lost(String),
 }
 
+/// What came after the body of an answer, as the status of gRPC does: one of its extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trailers(pub HeaderMap);
+
 /// Carries requests to an API: over the network, or in tests to an emulator in the same process, under the same clock.
 #[async_trait]
 pub trait Transport: Send + Sync + Debug {
-    /// Sends a request, and reads the whole answer.
+    /// Sends a request, and reads the whole answer, with its [`Trailers`] if it has some.
     ///
     /// # Errors
     /// There is none.
@@ -42,21 +47,28 @@ impl Transport for LazyClient {
             .map_err(|error| TransportError::NotSent(error.to_string()))?;
         let request =
             reqwest::Request::try_from(request).map_err(|error| TransportError::NotSent(texts(&error)))?;
-        let mut answer = client.execute(request).await.map_err(|error| {
+        let answer = client.execute(request).await.map_err(|error| {
             match error.is_connect() || error.is_builder() {
                 true => TransportError::NotSent(texts(&error)),
                 false => TransportError::Lost(texts(&error)),
             }
         })?;
+        let (parts, mut coming) = Response::<reqwest::Body>::from(answer).into_parts();
         let mut whole = Response::new(Bytes::new());
-        *whole.status_mut() = answer.status();
-        *whole.headers_mut() = std::mem::take(answer.headers_mut());
+        *whole.status_mut() = parts.status;
+        *whole.headers_mut() = parts.headers;
         let mut body = Vec::new();
-        while let Some(piece) = answer
-            .chunk()
-            .await
-            .map_err(|error| TransportError::Lost(texts(&error)))?
-        {
+        while let Some(frame) = coming.frame().await {
+            let frame = frame.map_err(|error| TransportError::Lost(texts(&error)))?;
+            let piece = match frame.into_data() {
+                Ok(piece) => piece,
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        whole.extensions_mut().insert(Trailers(trailers));
+                    }
+                    continue;
+                }
+            };
             if body.len() + piece.len() > MAX_ANSWER {
                 let megabytes = MAX_ANSWER / (1024 * 1024);
                 return Err(TransportError::Lost(format!(
@@ -87,4 +99,104 @@ fn texts(error: &reqwest::Error) -> String {
         })
         .collect::<Vec<_>>()
         .join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::Router;
+    use axum::body::Body;
+    use futures_util::stream;
+    use http::{HeaderName, HeaderValue, Version};
+    use http_body_util::StreamBody;
+    use hyper::body::{Frame, Incoming};
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_after_the_body_is_read() {
+        let trailers = HeaderMap::from_iter([(
+            HeaderName::from_static("grpc-status"),
+            HeaderValue::from_static("5"),
+        )]);
+        let sent = trailers.clone();
+        let answer = async move || {
+            let frames = [Frame::data(Bytes::from_static(b"body")), Frame::trailers(sent)];
+            let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+            let answer = Response::builder().header("trailer", "grpc-status");
+            answer.body(Body::new(body)).unwrap()
+        };
+        let router = Router::new().fallback(answer);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        dstack_system::task::spawn(
+            "server",
+            async move { axum::serve(listener, router).await.unwrap() },
+        );
+        let ask = async |te: &str| {
+            let request = Request::get(&url).header("te", te).body(Bytes::new()).unwrap();
+            Transport::send(&LazyClient::default(), request).await.unwrap()
+        };
+        let answer = ask("trailers").await;
+        assert_eq!(answer.body(), "body");
+        assert_eq!(answer.extensions().get(), Some(&Trailers(trailers)));
+        let answer = ask("").await;
+        assert_eq!(answer.body(), "body");
+        assert_eq!(answer.extensions().get::<Trailers>(), None);
+    }
+
+    /// As gRPC needs it: HTTP/2 is agreed upon with TLS.
+    #[tokio::test]
+    async fn what_comes_after_the_body_is_read_over_http2() {
+        crate::install_crypto();
+        let (certificate, key) = (
+            CertificateDer::from_pem_slice(include_bytes!("../server_tls/certificate.pem")).unwrap(),
+            PrivateKeyDer::from_pem_slice(include_bytes!("../server_tls/key.pem")).unwrap(),
+        );
+        let config = ServerConfig::builder().with_no_client_auth();
+        let mut config = config.with_single_cert(vec![certificate], key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
+        dstack_system::task::spawn("server", async move {
+            let (socket, _) = listener.accept().await.unwrap();
+            let stream = TlsAcceptor::from(Arc::new(config)).accept(socket).await.unwrap();
+            let answer = async |request: Request<Incoming>| {
+                assert_eq!(request.version(), Version::HTTP_2);
+                let told = request.headers()["te"].clone();
+                let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), told)]);
+                let frames = [
+                    Frame::data(Bytes::from_static(b"body")),
+                    Frame::trailers(trailers),
+                ];
+                let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+                Ok::<_, Infallible>(Response::new(body))
+            };
+            let server = http2::Builder::new(TokioExecutor::new());
+            server
+                .serve_connection(TokioIo::new(stream), service_fn(answer))
+                .await
+                .unwrap();
+        });
+        let roots = include_bytes!("../server_tls/authority.pem");
+        let tls = ServerTls::default().with_roots(roots).unwrap();
+        let transport = Transport::with_tls(&LazyClient::default(), &tls).unwrap();
+        let request = Request::post(&url).header("te", "trailers");
+        let answer = transport
+            .send(request.body(Bytes::from_static(b"asked")).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(answer.body(), "body");
+        let Trailers(trailers) = answer.extensions().get().unwrap();
+        assert_eq!(trailers["grpc-status"], "trailers");
+    }
 }

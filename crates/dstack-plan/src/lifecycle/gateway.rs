@@ -41,10 +41,10 @@ impl Replica {
     }
 }
 
-/// The hosts that its replicas may run on.
+/// What its replicas may run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// Its backend makes machines for gateways, which this version cannot ask for.
+    /// Machines that its backend makes, one for each.
     OfCloud,
     /// There is no SSH fleet of this name.
     NoFleet(String),
@@ -81,7 +81,7 @@ pub enum Decision {
     Wait(Wait),
     /// It cannot be made.
     Fail(String),
-    /// So many replicas are made, each on a host of its own that is free; the gateway is being provisioned if it was only submitted.
+    /// So many replicas are made, each on a host of its own that is free, or on a new machine; the gateway is being provisioned if it was only submitted.
     Make(usize),
     /// The replicas at these places end.
     End(Vec<usize>),
@@ -90,9 +90,6 @@ pub enum Decision {
     /// Nothing of it is left.
     Gone,
 }
-
-const NOT_MADE: &str = "This server version makes gateways on hosts of SSH fleets only: set `backend: remote`, and `region` to the name of \
-     the fleet";
 
 /// Decides about a gateway.
 pub fn decide(facts: &Facts, now: Time) -> Decision {
@@ -145,13 +142,12 @@ fn end(facts: &Facts, active: Vec<(usize, &Replica)>) -> Decision {
 /// Why a new gateway cannot be made.
 fn refusal(facts: &Facts) -> Option<String> {
     match &facts.hosts {
-        Hosts::OfCloud => return Some(NOT_MADE.to_owned()),
         Hosts::NoFleet(name) => {
             return Some(format!(
                 "There is no SSH fleet {name} in the project: `region` names the fleet on whose hosts the gateway runs"
             ));
         }
-        Hosts::OfFleet { .. } => {}
+        Hosts::OfCloud | Hosts::OfFleet { .. } => {}
     }
     let failed = facts.replicas.iter().find_map(|replica| replica.failure.as_ref());
     failed.map(|failure| format!("Failed to provision gateway replica: {failure}"))
@@ -169,7 +165,7 @@ fn make(facts: &Facts, missing: usize, now: Time) -> Decision {
     let (fleet, free) = match &facts.hosts {
         Hosts::OfFleet { name, free } => (name.clone(), *free),
         Hosts::NoFleet(name) => (name.clone(), 0),
-        Hosts::OfCloud => return Decision::Wait(Wait::none()),
+        Hosts::OfCloud => return Decision::Make(missing),
     };
     if free > 0 {
         return Decision::Make(missing.min(free));
@@ -295,13 +291,35 @@ mod tests {
         assert_eq!(decided(Failed, &replicas, 1), Decision::End(vec![1]));
         let ending = [failed(), replica(Status::Terminating)];
         assert!(matches!(decided(Failed, &ending, 1), Decision::Wait(_)));
-        for hosts in [Hosts::OfCloud, Hosts::NoFleet("f".to_owned())] {
+        let homeless = Facts {
+            hosts: Hosts::NoFleet("f".to_owned()),
+            ..facts(GatewayStatus::Submitted, &[], 0)
+        };
+        assert!(matches!(decide(&homeless, NOW), Decision::Fail(_)));
+    }
+
+    #[test]
+    fn a_cloud_makes_a_machine_for_each_replica_and_says_once_why_it_does_not() {
+        let of_cloud = |status, replicas: &[Replica]| {
             let facts = Facts {
-                hosts,
-                ..facts(GatewayStatus::Submitted, &[], 0)
+                hosts: Hosts::OfCloud,
+                ..facts(status, replicas, 0)
             };
-            assert!(matches!(decide(&facts, NOW), Decision::Fail(_)));
-        }
+            decide(&facts, NOW + Duration::from_secs(1))
+        };
+        assert_eq!(of_cloud(GatewayStatus::Submitted, &[]), Decision::Make(2));
+        let one = [replica(Status::Provisioning)];
+        assert_eq!(of_cloud(GatewayStatus::Provisioning, &one), Decision::Make(1));
+        let failed = [failed(), replica(Status::Provisioning)];
+        let Decision::Fail(why) = of_cloud(GatewayStatus::Provisioning, &failed) else {
+            panic!("a new gateway has all of its replicas");
+        };
+        assert_eq!(why, "Failed to provision gateway replica: port 80 is taken");
+        let later = of_cloud(GatewayStatus::Running, &failed[..1]);
+        assert!(
+            matches!(later, Decision::Wait(wait) if wait.wake_at.is_some()),
+            "after a pause"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A replica of a gateway on a host of an SSH fleet, from the request to its end (dstack 0.22.5: pipelines §13).
+//! A replica of a gateway, on a host of an SSH fleet or on a machine of its own, from the request to its end (dstack 0.22.5: pipelines §13).
 
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// A replica that does not answer by then is given up.
 const SET_UP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
+/// A machine that is not made by then is given up: small ones take a minute.
+const MACHINE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
 /// All that is known of a replica.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -24,9 +27,9 @@ pub struct Facts {
     pub status: GatewayReplicaStatus,
     /// Its gateway is there, and has not failed.
     pub is_wanted: bool,
-    /// Its host is one of a fleet that it can be set up on.
-    pub has_host: bool,
-    /// The host has another build of the agent than the one that the replica runs.
+    /// What it runs on.
+    pub site: Site,
+    /// The server has another build of the agent for it than the one that the replica runs.
     pub is_outdated: bool,
     /// It has not answered for long.
     pub is_silent: bool,
@@ -38,11 +41,32 @@ pub struct Facts {
     pub deadline: Option<Time>,
 }
 
+/// What a replica runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Site {
+    /// A host of an SSH fleet.
+    Host {
+        /// It is there, and is one that the replica can be set up on.
+        is_there: bool,
+    },
+    /// A machine of its own, in a cloud.
+    Machine {
+        /// How far the making is.
+        create: Progress,
+        /// How far the removal is.
+        remove: Progress,
+    },
+}
+
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing but wait.
     Wait(Wait),
+    /// Have its machine made, and wait for that.
+    MakeMachine(Wait),
+    /// Have its machine removed, and wait for that.
+    RemoveMachine(Wait),
     /// Have it set up, for the first time or with another build, and wait for that.
     SetUp(Wait),
     /// It answers.
@@ -58,17 +82,46 @@ pub enum Decision {
 /// Decides about a replica.
 pub fn decide(facts: &Facts, now: Time) -> Decision {
     use GatewayReplicaStatus::{Provisioning, Running, Submitted, Terminated, Terminating};
-    match facts.status {
-        Terminated => Decision::Wait(Wait::none()),
-        Terminating => end(facts, now),
-        Submitted | Provisioning | Running if !facts.is_wanted => Decision::End(None),
-        Submitted | Provisioning | Running if !facts.has_host => {
+    match (facts.status, &facts.site) {
+        (Terminated, _) => Decision::Wait(Wait::none()),
+        (Terminating, Site::Host { is_there }) => leave_host(facts, *is_there, now),
+        (Terminating, Site::Machine { create, remove }) => end_machine(facts, create, remove),
+        (Submitted | Provisioning | Running, _) if !facts.is_wanted => Decision::End(None),
+        (Submitted | Provisioning | Running, Site::Host { is_there: false }) => {
             Decision::End(Some("its host is gone".to_owned()))
         }
-        Submitted => Decision::SetUp(set_up(facts, None, now)),
-        Provisioning => provision(facts, now),
-        Running => run(facts, now),
+        (Submitted, Site::Host { .. }) => Decision::SetUp(set_up(facts, None, now)),
+        (Submitted, Site::Machine { .. }) => Decision::MakeMachine(making(facts, None, now)),
+        (Provisioning, Site::Host { .. }) => provision(facts, now),
+        (Provisioning, Site::Machine { create, .. }) => make_machine(facts, create, now),
+        (Running, _) => run(facts, now),
     }
+}
+
+/// The machine first, and then what runs there.
+fn make_machine(facts: &Facts, create: &Progress, now: Time) -> Decision {
+    let error = match (create, &facts.prepare) {
+        (Progress::Done, Progress::None) => {
+            let wait = set_up(facts, None, now);
+            // The time for the machine is over, and that for the rest begins.
+            return Decision::SetUp(Wait {
+                deadline: Some(now + SET_UP_TIMEOUT),
+                ..wait
+            });
+        }
+        (Progress::Done, _) => return provision(facts, now),
+        (Progress::Refused(error), _) => return Decision::End(Some(error.clone())),
+        (Progress::None, _) => return Decision::MakeMachine(making(facts, None, now)),
+        (Progress::Intended(error), _) => error.as_ref(),
+    };
+    until_late(
+        facts,
+        making(facts, error, now),
+        "not made",
+        MACHINE_TIMEOUT,
+        error,
+        now,
+    )
 }
 
 fn provision(facts: &Facts, now: Time) -> Decision {
@@ -76,28 +129,45 @@ fn provision(facts: &Facts, now: Time) -> Decision {
         Progress::Done => return Decision::Ready,
         Progress::Refused(error) => return Decision::End(Some(error.clone())),
         Progress::None => return Decision::SetUp(set_up(facts, None, now)),
-        Progress::Intended(error) => error,
+        Progress::Intended(error) => error.as_ref(),
     };
-    let wait = set_up(facts, error.as_ref(), now);
-    match wait.deadline {
-        Some(deadline) if deadline <= now => {
-            let why = error.as_deref().unwrap_or("it does not answer");
-            Decision::End(Some(format!(
-                "not set up within {} minutes: {why}",
-                minutes(SET_UP_TIMEOUT)
-            )))
-        }
-        _ => Decision::Wait(wait),
-    }
+    until_late(
+        facts,
+        set_up(facts, error, now),
+        "not set up",
+        SET_UP_TIMEOUT,
+        error,
+        now,
+    )
 }
 
-/// What runs goes on while another build is brought there. What was refused once is refused again: it goes on as it is.
+/// Waits, and gives up when the time is over; `what` does not get done then.
+fn until_late(
+    facts: &Facts,
+    wait: Wait,
+    what: &str,
+    limit: Duration,
+    error: Option<&String>,
+    now: Time,
+) -> Decision {
+    if facts.deadline.is_none_or(|deadline| deadline > now) {
+        return Decision::Wait(wait);
+    }
+    let why = error.map_or("it does not answer", String::as_str);
+    Decision::End(Some(format!("{what} within {} minutes: {why}", minutes(limit))))
+}
+
+/// What runs goes on while another build is brought there. What was refused once is refused again: it goes on as it is, unless nothing of
+/// it is left.
 fn run(facts: &Facts, now: Time) -> Decision {
     match &facts.prepare {
         Progress::Intended(error) => Decision::Wait(Wait::indefinite(WaitReason::HostSetUpAgain {
             instance: facts.name.clone(),
             error: error.clone(),
         })),
+        Progress::Refused(error) if facts.is_silent && facts.is_on_machine() => {
+            Decision::End(Some(error.clone()))
+        }
         Progress::None | Progress::Done if facts.is_outdated || facts.is_silent => {
             Decision::SetUp(Wait::indefinite(WaitReason::HostSetUpAgain {
                 instance: facts.name.clone(),
@@ -108,6 +178,20 @@ fn run(facts: &Facts, now: Time) -> Decision {
     }
 }
 
+impl Facts {
+    const fn is_on_machine(&self) -> bool {
+        matches!(self.site, Site::Machine { .. })
+    }
+}
+
+fn making(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
+    let reason = WaitReason::Creation {
+        name: facts.name.clone(),
+        error: error.cloned(),
+    };
+    Wait::until(facts.deadline.unwrap_or(now + MACHINE_TIMEOUT), reason)
+}
+
 fn set_up(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
     let reason = WaitReason::HostSetUp {
         instance: facts.name.clone(),
@@ -116,7 +200,29 @@ fn set_up(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
     Wait::until(facts.deadline.unwrap_or(now + SET_UP_TIMEOUT), reason)
 }
 
-fn end(facts: &Facts, now: Time) -> Decision {
+/// A machine costs money until its cloud says that it is gone, however long that takes.
+fn end_machine(facts: &Facts, create: &Progress, remove: &Progress) -> Decision {
+    let ending = |error: Option<&String>| {
+        Wait::indefinite(WaitReason::Termination {
+            name: facts.name.clone(),
+            error: error.cloned(),
+        })
+    };
+    match (create, remove) {
+        // Its call sees that nobody wants it, and removes what was made so far.
+        (Progress::Intended(error), _) => Decision::Wait(ending(error.as_ref())),
+        (Progress::Done, Progress::None | Progress::Refused(_)) => Decision::RemoveMachine(ending(None)),
+        (Progress::Done, Progress::Intended(error)) => Decision::Wait(ending(error.as_ref())),
+        (Progress::None | Progress::Refused(_), _) | (Progress::Done, Progress::Done) => match &facts.prepare
+        {
+            // As above.
+            Progress::Intended(_) => Decision::Wait(ending(None)),
+            _ => Decision::Gone,
+        },
+    }
+}
+
+fn leave_host(facts: &Facts, is_there: bool, now: Time) -> Decision {
     let wait = |error: Option<&String>| {
         let reason = WaitReason::HostReleased {
             instance: facts.name.clone(),
@@ -128,7 +234,7 @@ fn end(facts: &Facts, now: Time) -> Decision {
     match (&facts.prepare, &facts.release) {
         // Nothing was ever done on the host.
         (Progress::None, _) => Decision::Gone,
-        _ if !facts.has_host || is_late => Decision::Gone,
+        _ if !is_there || is_late => Decision::Gone,
         // Its call ends by itself once nobody wants it any more.
         (Progress::Intended(_), _) => Decision::Wait(wait(None)),
         (_, Progress::None) => Decision::TakeOff(wait(None)),
@@ -154,7 +260,7 @@ mod tests {
             name: "gate-0".to_owned(),
             status,
             is_wanted: true,
-            has_host: true,
+            site: Site::Host { is_there: true },
             is_outdated: false,
             is_silent: false,
             prepare,
@@ -213,7 +319,7 @@ mod tests {
         };
         assert_eq!(why, "not set up within 10 minutes: no answer");
         let homeless = Facts {
-            has_host: false,
+            site: Site::Host { is_there: false },
             ..facts(Status::Running, Progress::Done)
         };
         assert_eq!(
@@ -262,5 +368,96 @@ mod tests {
             Decision::Gone,
             "a host that is away holds nobody up for ever"
         );
+    }
+
+    fn on_machine(status: Status, create: Progress, remove: Progress, prepare: Progress) -> Facts {
+        Facts {
+            site: Site::Machine { create, remove },
+            ..facts(status, prepare)
+        }
+    }
+
+    #[test]
+    fn a_machine_is_made_and_then_set_up() {
+        use Progress::{Done, Intended, None};
+        let decided = |status, create, prepare| decide(&on_machine(status, create, None, prepare), NOW);
+        assert!(
+            matches!(decided(Status::Submitted, None, None), Decision::MakeMachine(wait) if wait.deadline.is_some())
+        );
+        assert!(matches!(
+            decided(Status::Provisioning, Intended(Option::None), None),
+            Decision::Wait(_)
+        ));
+        let made = Facts {
+            deadline: Some(NOW + Duration::from_secs(1)),
+            ..on_machine(Status::Provisioning, Done, None, None)
+        };
+        let Decision::SetUp(wait) = decide(&made, NOW) else {
+            panic!("the machine is there");
+        };
+        assert_eq!(
+            wait.deadline,
+            Some(NOW + SET_UP_TIMEOUT),
+            "it has a time of its own"
+        );
+        assert_eq!(decided(Status::Provisioning, Done, Done), Decision::Ready);
+        let sold_out = decided(
+            Status::Provisioning,
+            Progress::Refused("none left".to_owned()),
+            None,
+        );
+        assert_eq!(sold_out, Decision::End(Some("none left".to_owned())));
+        let late = Facts {
+            deadline: Some(NOW),
+            ..on_machine(
+                Status::Provisioning,
+                Intended(Some("no answer".to_owned())),
+                None,
+                None,
+            )
+        };
+        assert_eq!(
+            decide(&late, NOW),
+            Decision::End(Some("not made within 10 minutes: no answer".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_machine_that_is_lost_ends_the_replica_and_one_that_only_refuses_a_new_build_does_not() {
+        let refused = on_machine(Status::Running, Progress::Done, Progress::None, refused());
+        assert!(matches!(decide(&refused, NOW), Decision::Wait(_)));
+        let lost = Facts {
+            is_silent: true,
+            ..refused
+        };
+        assert!(matches!(decide(&lost, NOW), Decision::End(Some(_))));
+    }
+
+    #[test]
+    fn a_machine_that_may_be_there_is_removed_however_long_that_takes() {
+        use Progress::{Done, Intended, None};
+        let ending = |create, remove, prepare| {
+            let facts = Facts {
+                deadline: Some(NOW),
+                ..on_machine(Status::Terminating, create, remove, prepare)
+            };
+            decide(&facts, NOW)
+        };
+        assert_eq!(ending(None, None, None), Decision::Gone);
+        assert_eq!(ending(refused(), None, None), Decision::Gone);
+        assert!(matches!(
+            ending(Intended(Option::None), None, None),
+            Decision::Wait(_)
+        ));
+        assert!(matches!(ending(Done, None, Done), Decision::RemoveMachine(_)));
+        assert!(matches!(
+            ending(Done, Intended(Option::None), Done),
+            Decision::Wait(_)
+        ));
+        assert!(matches!(
+            ending(Done, Done, Intended(Option::None)),
+            Decision::Wait(_)
+        ));
+        assert_eq!(ending(Done, Done, Done), Decision::Gone);
     }
 }

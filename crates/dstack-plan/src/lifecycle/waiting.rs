@@ -255,7 +255,7 @@ pub enum WaitReason {
     },
     /// Replicas of the gateway do not answer yet.
     GatewayReplicas,
-    /// Replicas of the gateway are being taken off their hosts.
+    /// Replicas of the gateway are being taken off their hosts, or their machines end.
     GatewayReplicasEnded,
 
     // Fleets
@@ -385,7 +385,7 @@ impl fmt::Display for WaitReason {
                 )
             }
             Self::GatewayReplicas => f.write_str("its replicas to answer"),
-            Self::GatewayReplicasEnded => f.write_str("its replicas to be taken off their hosts"),
+            Self::GatewayReplicasEnded => f.write_str("its replicas to end"),
             Self::HostSetUp { instance, error } => with_error(
                 f,
                 format_args!("the host of {instance} to be set up"),

@@ -1,4 +1,4 @@
-//! Gateways on hosts of SSH fleets: how servers reach them, and how they reach the replicas of services.
+//! Gateways: how servers reach them, and how they reach the replicas of services.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use dstack_hosts::pool::{Keyring as _, Pool};
 use dstack_model::reach::{Hop, KeyRef, Reach};
 use dstack_ssh::RemoteSocket;
 use dstack_store::Database;
-use dstack_store::rows::{AgentAddress, GatewayReplicaRow, InstanceRow, JobRow};
+use dstack_store::rows::{AgentAddress, GatewayReplicaRow, JobRow};
 use dstack_system::{Secret, chain};
 use dstack_units::ProjectId;
 
@@ -57,23 +57,23 @@ impl GatewayHosts {
         }
     }
 
-    /// The gateway on a host.
+    /// The gateway that is reached so.
     pub(crate) async fn client(
         &self,
         replica: &GatewayReplicaRow,
-        host: &InstanceRow,
+        reach: &Reach,
     ) -> Result<GatewayClient, String> {
         let token = self.tokens.of_gateway(replica.project_id, replica.id).await;
         let token = token.map_err(|error| match error {
             InputsError::Refused(text) => text,
             InputsError::Transient(cause) => chain(cause.as_ref()).to_string(),
         })?;
-        Ok(self.deployer.gateway(way(host)?, token))
+        Ok(self.deployer.gateway(reach, token))
     }
 
     /// Opens a socket on the host of a gateway, at which it asks this server.
-    pub(crate) async fn socket(&self, host: &InstanceRow, name: &str) -> Result<RemoteSocket, String> {
-        let connection = self.pool.connection(way(host)?).await;
+    pub(crate) async fn socket(&self, reach: &Reach, name: &str) -> Result<RemoteSocket, String> {
+        let connection = self.pool.connection(reach).await;
         let connection = connection.map_err(|error| error.to_string())?;
         let path = format!("{}/{name}", self.deployer.gateway_servers());
         let socket = connection.listen_streamlocal(&path).await;
@@ -169,9 +169,4 @@ fn ssh_hop(hop: &Hop) -> SshHop {
         username: hop.user.clone(),
         port: hop.port,
     }
-}
-
-fn way(host: &InstanceRow) -> Result<&Reach, String> {
-    let reach = host.agent.as_deref().and_then(AgentAddress::reach);
-    reach.ok_or_else(|| format!("{} is not reached over SSH", host.name))
 }

@@ -8,7 +8,8 @@ use dstack_agent_api::container::ContainerPaths;
 use dstack_control::keys::Keys;
 use dstack_engine::operations::hosts::is_machine_of;
 use dstack_engine::{
-    ContainerRef, GatewayRef, HostError, HostRef, Hosts, InputsError, Preparation, ReadyGateway, ReadyHost,
+    ContainerRef, GatewayRef, GatewaySite, HostError, HostRef, Hosts, InputsError, Preparation, ReadyGateway,
+    ReadyHost,
 };
 use dstack_hosts::deploy::{
     ContainerDeployment, ContainerOutcome, DeployError, Deployer, Deployment, GatewayDeployment, Outcome,
@@ -201,23 +202,45 @@ impl SshHosts {
     }
 
     async fn set_up_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
-        let foreign = || {
-            HostError::Refused(format!(
-                "{} has an agent that this server has not brought there, which has no gateway",
-                gateway.host.instance.name
-            ))
-        };
-        let build = gateway.build.ok_or_else(foreign)?.to_owned();
+        let token = self.gateway_token(gateway).await?;
+        match gateway.site {
+            GatewaySite::Host { host, build, reach } => {
+                let foreign = || {
+                    HostError::Refused(format!(
+                        "{} has an agent that this server has not brought there, which has no gateway",
+                        host.instance.name
+                    ))
+                };
+                let build = build.ok_or_else(foreign)?.to_owned();
+                self.start_gateway(reach, &build, token).await?;
+                Ok(ReadyGateway {
+                    build: Some(build),
+                    arch: None,
+                    reach: None,
+                })
+            }
+            GatewaySite::Machine { reach } => {
+                let delivered = self.deployer.deliver(reach).await.map_err(DeployFailed)?;
+                self.start_gateway(&delivered.reach, &delivered.build, token)
+                    .await?;
+                self.deployer.clean_machine(&delivered).await;
+                Ok(ReadyGateway {
+                    build: Some(delivered.build),
+                    arch: Some(delivered.arch),
+                    reach: Some(delivered.reach),
+                })
+            }
+        }
+    }
+
+    async fn start_gateway(&self, reach: &Reach, build: &str, token: Secret) -> Result<(), HostError> {
         let deployment = GatewayDeployment {
-            reach: gateway.reach.clone(),
-            build: build.clone(),
-            token: self.gateway_token(gateway).await?,
+            reach: reach.clone(),
+            build: build.to_owned(),
+            token,
         };
-        self.deployer
-            .set_up_gateway(&deployment)
-            .await
-            .map_err(DeployFailed)?;
-        Ok(ReadyGateway { build: Some(build) })
+        let started = self.deployer.set_up_gateway(&deployment).await;
+        Ok(started.map_err(DeployFailed)?)
     }
 
     async fn gateway_token(&self, gateway: GatewayRef<'_>) -> Result<Secret, HostError> {
@@ -370,12 +393,19 @@ impl Hosts for SshHosts {
 
     async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         let step = self.set_up_gateway(gateway);
-        self.slots.step(gateway.host.instance.id, step).await
+        match gateway.site {
+            GatewaySite::Host { host, .. } => self.slots.step(host.instance.id, step).await,
+            // Nobody else sets anything up there.
+            GatewaySite::Machine { .. } => step.await,
+        }
     }
 
     async fn release_gateway(&self, gateway: GatewayRef<'_>) -> Result<(), HostError> {
         let token = self.gateway_token(gateway).await?;
-        let released = self.deployer.release_gateway(gateway.reach, Some(&token)).await;
+        let released = self
+            .deployer
+            .release_gateway(gateway.site.reach(), Some(&token))
+            .await;
         Ok(released.map_err(DeployFailed)?)
     }
 

@@ -12,13 +12,14 @@ use dstack_compute::Owner;
 use dstack_engine::peers::{cluster_info, placed_spec};
 use dstack_engine::{Image, Inputs, InputsError, MachineInputs, RunJobs, SshKeys, StartInputs};
 use dstack_images::RegistryCredentials;
+use dstack_model::common::Tags;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
 use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::{registry_auth, with_secrets};
 use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
 use dstack_store::queries::secrets;
-use dstack_store::rows::{FleetRow, InstanceRow, RunRow};
+use dstack_store::rows::{FleetRow, GatewayRow, InstanceRow, RunRow};
 use dstack_store::{Database, JobSnapshot, SqlStore};
 use dstack_system::Secret;
 use dstack_units::{InstanceId, ProjectId};
@@ -44,6 +45,22 @@ pub struct SqlInputs {
 }
 
 impl SqlInputs {
+    /// What machines of a project are made with.
+    async fn machine_of(&self, project: ProjectId, tags: Option<Tags>) -> Result<MachineInputs> {
+        let project = self.database.projects().by_id(project).await?;
+        let project = project.ok_or_else(|| InputsError::Refused("the project is gone".to_owned()))?;
+        let pair = self.keys.of_project(&project).await;
+        let pair = pair.map_err(InputsError::transient)?;
+        Ok(MachineInputs {
+            owner: Owner {
+                project: project.name,
+                user: String::new(),
+                tags: tags.map(|tags| tags.into_iter().collect()).unwrap_or_default(),
+            },
+            authorized_keys: vec![pair.public.trim_end().to_owned()],
+        })
+    }
+
     /// As the settings say.
     pub fn new(jobs: JobMaker, blobs: Blobs, settings: &Settings) -> Self {
         let quota = i64::try_from(settings.log_quota_per_job_hour).ok();
@@ -149,19 +166,13 @@ impl Inputs for SqlInputs {
     }
 
     async fn machine(&self, instance: &InstanceRow, fleet: Option<&FleetRow>) -> Result<MachineInputs> {
-        let project = self.database.projects().by_id(instance.project_id).await?;
-        let project = project.ok_or_else(|| InputsError::Refused("the project is gone".to_owned()))?;
-        let pair = self.keys.of_project(&project).await;
-        let pair = pair.map_err(InputsError::transient)?;
         let tags = fleet.and_then(|fleet| fleet.spec.merged_profile().params.tags);
-        Ok(MachineInputs {
-            owner: Owner {
-                project: project.name,
-                user: String::new(),
-                tags: tags.map(|tags| tags.into_iter().collect()).unwrap_or_default(),
-            },
-            authorized_keys: vec![pair.public.trim_end().to_owned()],
-        })
+        self.machine_of(instance.project_id, tags).await
+    }
+
+    async fn gateway(&self, gateway: &GatewayRow) -> Result<MachineInputs> {
+        self.machine_of(gateway.project_id, gateway.configuration.tags.clone())
+            .await
     }
 
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs> {

@@ -161,6 +161,17 @@ pub(crate) async fn has_instances(
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
+/// Whether a replica of a gateway has or may have a machine in the backend.
+pub(crate) async fn has_gateways(tx: &mut Tx, backend: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id \
+        WHERE g.backend_id = $1 AND r.instance_id IS NULL AND r.status <> 'terminated' LIMIT 1";
+    let row = sqlx::query(sql)
+        .bind(backend.to_owned())
+        .fetch_optional(tx)
+        .await?;
+    Ok(row.is_some())
+}
+
 /// Names of the project's fleets with placement groups of this type of backend that are not over: only the backend can end them. First
 /// of those that keep their groups, then of those whose groups are being deleted.
 pub(crate) async fn fleets_with_placement_groups(

@@ -3,6 +3,7 @@
 use dstack_model::gateways::{
     GatewayReplicaConfiguration, GatewayReplicaProvisioningData, GatewayReplicaStatus,
 };
+use dstack_model::reach::Reach;
 use dstack_plan::lifecycle::transitions::gateway_replica_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, ProjectId, Time};
@@ -38,6 +39,8 @@ entity! {
         pub instance_id: Option<InstanceId>,
         /// The build of the agent that it runs.
         pub build: Option<String>,
+        /// The way to its own machine, with the host key that was seen; unset until it was reached.
+        pub reach: Option<Json<Reach>>,
         /// Whether it is gone.
         deleted: bool,
         /// When the row was changed last.
@@ -54,13 +57,13 @@ entity! {
 life!(GatewayReplicaRow, GatewayReplicaStatus);
 
 impl GatewayReplicaRow {
-    /// A new replica on a host.
-    pub fn on_host(
+    /// A new replica: on this host, or on a machine of its own.
+    pub fn submitted(
         id: GatewayReplicaId,
         gateway: &GatewayRow,
         replica_num: i64,
         configuration: GatewayReplicaConfiguration,
-        instance: InstanceId,
+        host: Option<InstanceId>,
         now: Time,
     ) -> Self {
         Self {
@@ -74,8 +77,9 @@ impl GatewayReplicaRow {
             status_message: None,
             configuration: Json::new(configuration),
             provisioning_data: None,
-            instance_id: Some(instance),
+            instance_id: host,
             build: None,
+            reach: None,
             deleted: false,
             last_processed_at: now,
             next_wake_at: Some(now),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use dstack_agent_api::gateway::{RegisterEntrypoint, Registered};
 use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_agent_api::http::CallError;
+use dstack_model::reach::Reach;
 use dstack_plan::services::gateways::{Known, Step, steps};
-use dstack_store::rows::{GatewayReplicaRow, InstanceRow};
+use dstack_store::rows::{AgentAddress, GatewayReplicaRow};
 use dstack_store::{Database, EngineStore as _, SqlStore};
 use dstack_system::{Locked, chain, task};
-use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId};
+use dstack_units::{GatewayId, GatewayReplicaId, JobId, RunId};
 use futures_util::future::join_all;
 use http::StatusCode;
 use tokio::sync::{Notify, Semaphore};
@@ -197,14 +198,25 @@ impl Link {
         is_final.then(|| refused.reason.clone())
     }
 
-    /// The host that it runs on.
-    pub(super) async fn host(&self, database: &Database) -> Result<InstanceRow, String> {
-        let id: InstanceId = self.row.instance_id.ok_or("it has no host")?;
-        let found = SqlStore::new(database.clone()).instance(id).await;
+    /// The way to what it runs on, as it is now.
+    pub(super) async fn reach(&self, database: &Database) -> Result<Reach, String> {
+        let store = SqlStore::new(database.clone());
+        let Some(host) = self.row.instance_id else {
+            let found = store.gateway_replica(self.replica).await;
+            let found = found.map_err(|error| chain(&error).to_string())?;
+            let row = found.ok_or("it is gone")?.replica;
+            return row
+                .reach
+                .map(|reach| (*reach).clone())
+                .ok_or_else(|| "its machine was not reached yet".to_owned());
+        };
+        let found = store.instance(host).await;
         let found = found.map_err(|error| chain(&error).to_string())?;
-        found
-            .map(|found| found.instance)
-            .ok_or_else(|| "its host is gone".to_owned())
+        let host = found.ok_or("its host is gone")?.instance;
+        let reach = host.agent.as_deref().and_then(AgentAddress::reach);
+        reach
+            .cloned()
+            .ok_or_else(|| format!("{} is not reached over SSH", host.name))
     }
 
     /// Takes over what the gateway says that it has. Jobs that are gone, with their runs, and runs whose jobs have come.
@@ -318,8 +330,8 @@ async fn serve(
     link: &Arc<Link>,
     hosts: &Arc<GatewayHosts>,
 ) -> Result<Infallible, String> {
-    let host = link.host(&gateways.database).await?;
-    let client = hosts.client(&link.row, &host).await?;
+    let reach = link.reach(&gateways.database).await?;
+    let client = hosts.client(&link.row, &reach).await?;
     let called = |error: CallError| chain(&error).to_string();
     client.configure(&gateways.rules.acme).await.map_err(called)?;
     link.state.lock().entrypoints.clear();

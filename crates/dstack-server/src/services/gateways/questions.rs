@@ -45,9 +45,9 @@ pub(super) async fn answer(gateways: Arc<Gateways>, link: Arc<Link>, hosts: Arc<
 
 /// Each time another one: nobody removes the file of the last one at once.
 async fn open(gateways: &Gateways, link: &Link, hosts: &GatewayHosts) -> Result<RemoteSocket, String> {
-    let host = link.host(&gateways.database).await?;
+    let reach = link.reach(&gateways.database).await?;
     let name = format!("{}.sock", gateways.random.uuid().simple());
-    hosts.socket(&host, &name).await
+    hosts.socket(&reach, &name).await
 }
 
 /// Has this server answer what comes, as if it came from this machine.

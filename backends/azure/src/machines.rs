@@ -1,0 +1,446 @@
+//! The life of a machine: one request, with which Azure makes a virtual machine, its network interface, address and disk. They end with it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use dstack_backend::{Made, cloud_config, machine_place, not_asked};
+use dstack_compute::{
+    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Removal, Sign, Step,
+};
+use dstack_model::offers::InstanceOfferWithAvailability;
+use dstack_model::runs::JobProvisioningData;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::Azure;
+use crate::client::{self, COMPUTE, NETWORK, Reference, Thing};
+use crate::configure::identity_path;
+use crate::errors::{AzureError, Problem};
+use crate::images::{USER, image_for};
+use crate::network::Network;
+use crate::pieces::Piece;
+use crate::{names, tags};
+
+/// Longest name of a machine (64 are allowed).
+const NAME_LENGTH: usize = 60;
+
+/// What a machine calls itself, as those of dstack 0.22.5 do.
+const COMPUTER_NAME: &str = "runnervm";
+
+const MACHINE: &str = "machine";
+
+/// What is noted of a machine of dstack 0.22.5 before it is removed. It is no piece of Azure.
+const UNMARKED: &str = "unmarked pieces of the machine";
+
+/// Pause while a machine starts.
+const STARTS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pause while a machine is being taken away.
+pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Machines that a list lacks, and that are asked for by their names in one look.
+const MOST_ASKED: usize = 20;
+
+/// What the request names is gone, or not known everywhere yet.
+const NOT_THERE: &[&str] = &["InvalidResourceReference", "ResourceNotFound", "SubnetNotFound"];
+
+/// Types of keys that Azure takes; others come with the user data.
+const KEY_TYPES: &[&str] = &["ssh-rsa ", "ssh-ed25519 "];
+
+/// What is noted of a machine that was asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Asked {
+    made: Made,
+    /// Address of the operation, which tells why it has failed.
+    #[serde(default)]
+    operation: Option<String>,
+}
+
+#[async_trait]
+impl Lifecycle<Machine> for Azure {
+    async fn ensure(
+        &self,
+        want: &MachineRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let starting = |doing: &str| {
+            Ok(Step::Underway {
+                seen: None,
+                doing: doing.to_owned(),
+                again: STARTS_INTERVAL,
+            })
+        };
+        let Some(asked) = call.made::<Asked>(MACHINE)? else {
+            self.launch(want, call).await?;
+            return starting("the machine starts");
+        };
+        let name = &asked.made.id;
+        let listed = self.machines.get(|| self.list_machines()).await?;
+        let listed = listed.iter().find(|machine| machine.name == *name).cloned();
+        let machine = match listed {
+            // The list may be of a moment ago.
+            Some(machine) if is_well(&machine) => Some(machine),
+            None if asked.made.is_new(call) => None,
+            _ => self.machine(name).await?,
+        };
+        let Some(machine) = machine else {
+            return match asked.made.is_new(call) {
+                true => starting("the machine is listed"),
+                false => Err(ComputeError::Broken("Azure does not have the machine".to_owned())),
+            };
+        };
+        match state(&machine) {
+            "Succeeded" | "Updating" => {}
+            "Failed" | "Canceled" => return Err(self.why_failed(&asked, &machine).await),
+            "Deleting" => return Err(ComputeError::Broken("Azure removes the machine".to_owned())),
+            _ => return starting("the machine starts"),
+        }
+        match self.addresses(&machine).await? {
+            Some(addresses) => Ok(Step::Ready(place(&want.offer, machine.name, addresses))),
+            None => starting("the machine gets an address"),
+        }
+    }
+
+    async fn look(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        let listed = self.list_machines().await?;
+        let (mut signs, mut asked) = (Vec::with_capacity(known.len()), 0);
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            let name = place.instance_id.as_str();
+            let listed = listed
+                .iter()
+                .find(|machine| machine.name.eq_ignore_ascii_case(name));
+            if listed.is_some_and(is_well) {
+                signs.push(Some(Sign::Well));
+                continue;
+            }
+            // A list may lack what is new, or what moved while it was read; what has failed is told by its state now.
+            asked += 1;
+            signs.push(match asked <= MOST_ASKED {
+                true => self.machine(name).await.ok().map(|found| sign_of(found.as_ref())),
+                false => None,
+            });
+        }
+        Ok(signs)
+    }
+
+    async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let place = known.place.as_ref();
+        let of_place = place.map(|place| Asked {
+            made: Made::long_ago(place.instance_id.clone()),
+            operation: None,
+        });
+        let find = async || {
+            let name = known.marks.name(NAME_LENGTH);
+            let found = self.machine(&name).await?;
+            Ok(found.map(|machine| Asked {
+                made: Made::now(machine.name, call),
+                operation: None,
+            }))
+        };
+        let is_noted = call.made::<Asked>(MACHINE)?.is_some();
+        let unmarked = match place.filter(|_| !is_noted) {
+            Some(place) => self.note_unmarked(&place.instance_id, call).await?,
+            None => Vec::new(),
+        };
+        let delete = async |asked: Asked| {
+            let mut told = self.end_machine(&asked.made.id).await?;
+            let is_own =
+                |piece: &Piece| piece.is_for(&known.marks) || unmarked.iter().any(|one| piece.is(one));
+            if told == Removal::Gone && self.end_pieces(is_own).await? {
+                told = Removal::Underway { again: ENDS_INTERVAL };
+            }
+            Ok(asked.made.removal(call, told, ENDS_INTERVAL))
+        };
+        call.unmake(MACHINE, of_place, LISTED_WITHIN, find, delete).await
+    }
+}
+
+impl Azure {
+    fn machine_path(&self, name: &str) -> String {
+        self.client
+            .in_group(&self.group, format_args!("Compute/virtualMachines/{name}"))
+    }
+
+    /// `None`: Azure does not have it.
+    async fn machine(&self, name: &str) -> Result<Option<Thing<client::Machine>>, ComputeError> {
+        let found = self.client.find_machine(&self.machine_path(name)).await;
+        found.map_err(|error| error.compute_error())
+    }
+
+    /// Asks for the machine under its name: to ask twice makes it once.
+    async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Asked, ComputeError> {
+        let network = self.network(&want.offer.region).await?;
+        let body = self.body(want, &network).map_err(not_asked)?;
+        let name = want.marks.name(NAME_LENGTH);
+        let path = self.machine_path(&name);
+        let was_asked = call.asked_at(MACHINE).is_some();
+        let asked = |operation: Option<String>| Asked {
+            made: Made::now(name.clone(), call),
+            operation,
+        };
+        let ask = async || {
+            // As long as Azure is at it, the same request would be in conflict with the first one.
+            if was_asked && self.machine(&name).await?.is_some() {
+                return Ok(asked(None));
+            }
+            let error = match self.client.put(&path, COMPUTE, &body).await {
+                Ok(operation) => return Ok(asked(operation)),
+                Err(error) => error,
+            };
+            if error.is(NOT_THERE) {
+                self.networks.lock().await.clear();
+                return Err(ComputeError::NotReady(error.to_string()));
+            }
+            // A machine for which there is no room may have been made all the same, and has failed.
+            if error.is_no_capacity() && !matches!(self.machine(&name).await, Ok(None)) {
+                return Ok(asked(None));
+            }
+            Err(error.compute_error())
+        };
+        call.make_once(MACHINE, ask).await
+    }
+
+    fn body(&self, want: &MachineRequest, network: &Network) -> Result<Value, ComputeError> {
+        let (offer, name) = (&want.offer, want.marks.name(NAME_LENGTH));
+        let resources = &offer.instance.resources;
+        let tags = tags::of_machine(&want.marks, &want.owner, self.config.tags.as_ref());
+        let is_taken = |key: &&String| KEY_TYPES.iter().any(|kind| key.starts_with(kind));
+        let keys = want.authorized_keys.iter().filter(is_taken);
+        let path = format!("/home/{USER}/.ssh/authorized_keys");
+        let keys: Vec<Value> = keys.map(|key| json!({"path": path, "keyData": key})).collect();
+        if keys.is_empty() {
+            return Err(ComputeError::Refused(
+                "Azure takes machines with a key of RSA or Ed25519 only".to_owned(),
+            ));
+        }
+        let mut ip = json!({"subnet": {"id": network.subnet}});
+        if let (true, Some(fields)) = (self.is_public(), ip.as_object_mut()) {
+            let address = json!({"name": name, "tags": tags, "sku": {"name": "Standard"},
+                "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"}});
+            fields.insert("publicIPAddressConfiguration".to_owned(), address);
+        }
+        let nic = json!({"name": name, "tags": tags, "properties": {
+            "deleteOption": "Delete",
+            "primary": true,
+            "networkSecurityGroup": {"id": network.security_group},
+            "ipConfigurations": [{"name": "ip_config", "properties": ip}],
+        }});
+        let mut properties = json!({
+            "hardwareProfile": {"vmSize": offer.instance.name},
+            "storageProfile": {
+                "imageReference": {"communityGalleryImageId": image_for(&offer.instance.name, resources)},
+                "osDisk": {
+                    "name": name,
+                    "createOption": "FromImage",
+                    "managedDisk": {"storageAccountType": "StandardSSD_LRS"},
+                    "diskSizeGB": (resources.disk.size_mib + 1023) / 1024,
+                    "deleteOption": "Delete",
+                },
+            },
+            "osProfile": {
+                "computerName": COMPUTER_NAME,
+                "adminUsername": USER,
+                "linuxConfiguration": {"disablePasswordAuthentication": true, "ssh": {"publicKeys": keys}},
+            },
+            "networkProfile": {"networkApiVersion": NETWORK, "networkInterfaceConfigurations": [nic]},
+            "priority": if resources.spot { "Spot" } else { "Regular" },
+            "userData": BASE64_STANDARD.encode(cloud_config(&want.authorized_keys, &[])),
+        });
+        if let (true, Some(fields)) = (resources.spot, properties.as_object_mut()) {
+            fields.insert("evictionPolicy".to_owned(), "Delete".into());
+        }
+        let mut body = json!({"location": &*offer.region, "tags": tags, "properties": properties});
+        if let Some(identity) = &self.config.vm_managed_identity {
+            let [group, name] = names::parts::<2>(identity).ok_or_else(|| {
+                ComputeError::Configuration(format!("`vm_managed_identity`: {identity} is none"))
+            })?;
+            let mut identities = serde_json::Map::new();
+            identities.insert(identity_path(&self.client, group, name), json!({}));
+            if let Some(fields) = body.as_object_mut() {
+                let identity = json!({"type": "UserAssigned", "userAssignedIdentities": identities});
+                fields.insert("identity".to_owned(), identity);
+            }
+        }
+        Ok(body)
+    }
+
+    pub(crate) fn is_public(&self) -> bool {
+        self.config.public_ips.unwrap_or(true)
+    }
+
+    /// The operation tells; where its address is not known, the state of the machine.
+    async fn why_failed(&self, asked: &Asked, machine: &Thing<client::Machine>) -> ComputeError {
+        #[derive(Deserialize)]
+        struct Operation {
+            #[serde(default)]
+            error: Option<Problem>,
+        }
+        if let Some(link) = &asked.operation {
+            let told = self.client.operation::<Operation>(link).await;
+            if let Some(problem) = told.ok().and_then(|operation| operation.error) {
+                return AzureError::of_operation(problem).compute_error();
+            }
+        }
+        let view = machine
+            .properties
+            .as_ref()
+            .map(|properties| &properties.instance_view);
+        let statuses = view.into_iter().flat_map(|view| &view.statuses);
+        let told = statuses.into_iter().find_map(|status| {
+            let code = status.code.strip_prefix("ProvisioningState/failed/")?;
+            Some(Problem {
+                code: code.to_owned(),
+                message: status.message.clone().unwrap_or_default(),
+            })
+        });
+        match told {
+            Some(problem) => AzureError::of_operation(problem).compute_error(),
+            None => {
+                ComputeError::NoCapacity("Azure could not make the machine, and does not say why".to_owned())
+            }
+        }
+    }
+
+    /// The network interface and the address of a machine of dstack 0.22.5, which have no marks, and perhaps do not end with it.
+    async fn note_unmarked(&self, name: &str, call: &Call<'_>) -> Result<Vec<Reference>, ComputeError> {
+        if let Some(noted) = call.made(UNMARKED)? {
+            return Ok(noted);
+        }
+        let machine = self.machine(name).await?.and_then(|machine| machine.properties);
+        let Some(nic) =
+            machine.and_then(|machine| machine.network_profile.network_interfaces.into_iter().next())
+        else {
+            return Ok(Vec::new());
+        };
+        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let ip = pieces.iter().find(|piece| piece.is(&nic)).and_then(Piece::ip);
+        let address = ip.and_then(|ip| ip.public_address.clone());
+        let found: Vec<Reference> = [nic].into_iter().chain(address).collect();
+        call.make_once(UNMARKED, async || Ok(found)).await
+    }
+
+    /// The address at which it is reached, and the one in its network; `None`: it has none yet.
+    async fn addresses(
+        &self,
+        machine: &Thing<client::Machine>,
+    ) -> Result<Option<(String, Option<String>)>, ComputeError> {
+        let profile = machine
+            .properties
+            .as_ref()
+            .map(|properties| &properties.network_profile);
+        let Some(nic) = profile.and_then(|profile| profile.network_interfaces.first()) else {
+            return Ok(None);
+        };
+        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let find = |one: &Reference| pieces.iter().find(|piece| piece.is(one));
+        let Some(ip) = find(nic).and_then(Piece::ip) else {
+            return Ok(None);
+        };
+        let private = ip.private_address.clone();
+        if !self.is_public() {
+            return Ok(private.map(|address| (address.clone(), Some(address))));
+        }
+        let address = ip.public_address.as_ref().and_then(find);
+        let address = address.and_then(|piece| piece.properties.ip_address.clone());
+        Ok(address.map(|address| (address, private)))
+    }
+
+    /// `Gone`: Azure does not have the machine itself.
+    pub(crate) async fn end_machine(&self, name: &str) -> Result<Removal, ComputeError> {
+        let underway = Removal::Underway { again: ENDS_INTERVAL };
+        let listed = self.machines.get(|| self.list_machines()).await?;
+        let listed = listed
+            .iter()
+            .find(|machine| machine.name.eq_ignore_ascii_case(name));
+        match listed {
+            Some(machine) if state(machine) == "Deleting" => return Ok(underway),
+            None if self.machine(name).await?.is_none() => return Ok(Removal::Gone),
+            _ => {}
+        }
+        let asked = self.client.delete(&self.machine_path(name), COMPUTE).await;
+        match asked.map_err(|error| error.compute_error()) {
+            // What goes on with it ends first.
+            Ok(()) | Err(ComputeError::NotReady(_)) => Ok(underway),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn state(machine: &Thing<client::Machine>) -> &str {
+    let properties = machine.properties.as_ref();
+    properties.map_or("", |properties| properties.provisioning_state.as_str())
+}
+
+/// Whether a machine starts, or is there, as far as a list tells.
+fn is_well(machine: &Thing<client::Machine>) -> bool {
+    !matches!(state(machine), "Failed" | "Canceled" | "Deleting")
+}
+
+fn sign_of(machine: Option<&Thing<client::Machine>>) -> Sign<JobProvisioningData> {
+    let Some(machine) = machine else {
+        return Sign::Lost(
+            "Azure does not have the machine any more, as when it takes a spot machine back".to_owned(),
+        );
+    };
+    let view = machine
+        .properties
+        .as_ref()
+        .map(|properties| &properties.instance_view);
+    let mut statuses = view.into_iter().flat_map(|view| &view.statuses);
+    // A change of it may have failed, and it runs on.
+    let runs = statuses.any(|status| status.code == "PowerState/running");
+    match (is_well(machine), state(machine)) {
+        (true, _) => Sign::Well,
+        (false, state) if state != "Deleting" && runs => Sign::Well,
+        (false, state) => Sign::Lost(format!("Azure has ended the machine (its state is {state})")),
+    }
+}
+
+fn place(
+    offer: &InstanceOfferWithAvailability,
+    id: String,
+    (hostname, internal_ip): (String, Option<String>),
+) -> JobProvisioningData {
+    JobProvisioningData {
+        internal_ip,
+        ..machine_place(offer, id, hostname, USER, 22)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(state: &str, statuses: &[&str]) -> Thing<client::Machine> {
+        let statuses: Vec<Value> = statuses.iter().map(|code| json!({"code": code})).collect();
+        serde_json::from_value(json!({"name": "m", "properties": {
+            "provisioningState": state, "instanceView": {"statuses": statuses}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn how_a_machine_is_by_its_state() {
+        for (found, is_lost) in [
+            (machine("Succeeded", &[]), false),
+            (machine("Updating", &[]), false),
+            (machine("NewInThisYear", &[]), false),
+            (machine("Failed", &["PowerState/running"]), false),
+            (machine("Failed", &["PowerState/deallocated"]), true),
+            (machine("Failed", &[]), true),
+            (machine("Deleting", &["PowerState/running"]), true),
+        ] {
+            let sign = sign_of(Some(&found));
+            assert_eq!(matches!(sign, Sign::Lost(_)), is_lost, "{found:?}");
+        }
+        assert!(matches!(sign_of(None), Sign::Lost(_)));
+    }
+}

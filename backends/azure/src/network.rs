@@ -1,0 +1,231 @@
+//! The network of machines in a region: one that the configuration names, or one that is made with the first machine, has no costs, and
+//! stays. Its names and rules are those of dstack 0.22.5.
+
+use dstack_backend::not_asked;
+use dstack_compute::ComputeError;
+use dstack_compute::config::AzureConfig;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Azure;
+use crate::client::{Client, NETWORK, Reference, Thing};
+use crate::errors::AzureError;
+use crate::{names, tags};
+
+/// Of all networks that are made.
+const NETWORK_CIDR: &str = "10.0.0.0/16";
+const SUBNET_CIDR: &str = "10.0.0.0/20";
+
+/// Where a machine is put: the ids of both.
+#[derive(Debug, Clone)]
+pub(crate) struct Network {
+    pub(crate) subnet: String,
+    pub(crate) security_group: String,
+}
+
+/// Why there is no subnet.
+#[derive(Debug)]
+pub(crate) enum NoSubnet {
+    /// The configuration is wrong; the text names the field.
+    Wrong(String),
+    Azure(AzureError),
+}
+
+impl From<AzureError> for NoSubnet {
+    fn from(error: AzureError) -> Self {
+        Self::Azure(error)
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Subnet {
+    id: String,
+    #[serde(default)]
+    properties: SubnetProperties,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SubnetProperties {
+    nat_gateway: Option<Reference>,
+}
+
+/// Of networks, and of security groups, which have no subnets that are read.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Shared {
+    provisioning_state: String,
+    subnets: Vec<Value>,
+}
+
+/// The id of the subnet that the configuration has for a region; `None`: it has none, and the default network is taken.
+pub(crate) async fn configured_subnet(
+    client: &Client,
+    config: &AzureConfig,
+    region: &str,
+) -> Result<Option<String>, NoSubnet> {
+    let is_public = config.public_ips.unwrap_or(true);
+    if let Some(text) = config.subnet_ids.as_ref().and_then(|ids| ids.get(region)) {
+        let [group, network, subnet] = names::parts::<3>(text).ok_or_else(|| {
+            NoSubnet::Wrong(format!(
+                "`subnet_ids`: {text} is not of the form resourceGroup/network/subnet"
+            ))
+        })?;
+        let path = client.in_group(
+            group,
+            format_args!("Network/virtualNetworks/{network}/subnets/{subnet}"),
+        );
+        let found = client.find::<Subnet>(&path, NETWORK).await?;
+        let found = found.ok_or_else(|| {
+            NoSubnet::Wrong(format!(
+                "`subnet_ids`: subnet {subnet} not found in network {network} in resource group {group}"
+            ))
+        })?;
+        return match is_public || reaches_out(client, group, network, &found).await? {
+            true => Ok(Some(found.id)),
+            false => Err(NoSubnet::Wrong(format!(
+                "`subnet_ids`: subnet {subnet} in network {network} does not reach the internet: it needs a NAT gateway, \
+                 or its network a peering"
+            ))),
+        };
+    }
+    let Some(ids) = &config.vpc_ids else {
+        return match is_public {
+            true => Ok(None),
+            false => Err(NoSubnet::Wrong(
+                "`vpc_ids` or `subnet_ids` must be specified if `public_ips: false`".to_owned(),
+            )),
+        };
+    };
+    let text = ids
+        .get(region)
+        .ok_or_else(|| NoSubnet::Wrong(format!("`vpc_ids`: no network is configured for {region}")))?;
+    let [group, network] = names::parts::<2>(text).ok_or_else(|| {
+        NoSubnet::Wrong(format!(
+            "`vpc_ids`: {text} is not of the form resourceGroup/network"
+        ))
+    })?;
+    let path = client.in_group(group, format_args!("Network/virtualNetworks/{network}/subnets"));
+    let subnets = match client.list::<Subnet>(&path, NETWORK, None).await {
+        Err(error) if error.is_missing() => {
+            return Err(NoSubnet::Wrong(format!(
+                "`vpc_ids`: network {network} not found in resource group {group}"
+            )));
+        }
+        subnets => subnets?,
+    };
+    for subnet in subnets {
+        if is_public || reaches_out(client, group, network, &subnet).await? {
+            return Ok(Some(subnet.id));
+        }
+    }
+    Err(NoSubnet::Wrong(match is_public {
+        true => format!("`vpc_ids`: network {network} has no subnets"),
+        false => format!(
+            "`vpc_ids`: no subnet of network {network} reaches the internet: one needs a NAT gateway, or the network a peering"
+        ),
+    }))
+}
+
+/// Whether machines without public addresses have a way to the internet: a NAT gateway, or perhaps by a network that is connected.
+async fn reaches_out(
+    client: &Client,
+    group: &str,
+    network: &str,
+    subnet: &Subnet,
+) -> Result<bool, AzureError> {
+    if subnet.properties.nat_gateway.is_some() {
+        return Ok(true);
+    }
+    let path = client.in_group(
+        group,
+        format_args!("Network/virtualNetworks/{network}/virtualNetworkPeerings"),
+    );
+    Ok(!client.list::<Value>(&path, NETWORK, None).await?.is_empty())
+}
+
+impl Azure {
+    /// Found, or made.
+    ///
+    /// # Errors
+    /// [`ComputeError::NotReady`] as long as Azure is at it.
+    pub(crate) async fn network(&self, region: &str) -> Result<Network, ComputeError> {
+        let mut networks = self.networks.lock().await;
+        if let Some(network) = networks.get(region) {
+            return Ok(network.clone());
+        }
+        let configured = configured_subnet(&self.client, &self.config, region).await;
+        let configured = configured.map_err(|error| match error {
+            NoSubnet::Wrong(text) => ComputeError::Configuration(text),
+            NoSubnet::Azure(error) => not_asked(error.compute_error()),
+        })?;
+        let subnet = match configured {
+            Some(subnet) => Some(subnet),
+            None => self.default_subnet(region).await?,
+        };
+        let security_group = self.security_group(region).await?;
+        let (Some(subnet), Some(security_group)) = (subnet, security_group) else {
+            return Err(ComputeError::NotReady(format!(
+                "Azure makes the network of {region}"
+            )));
+        };
+        let network = Network {
+            subnet,
+            security_group,
+        };
+        networks.insert(region.to_owned(), network.clone());
+        Ok(network)
+    }
+
+    async fn default_subnet(&self, region: &str) -> Result<Option<String>, ComputeError> {
+        let name = names::shared(&self.group, region, "network");
+        let ask = json!({"addressSpace": {"addressPrefixes": [NETWORK_CIDR]}, "subnets": [{
+            "name": names::shared(&self.group, region, "subnet"),
+            "properties": {"addressPrefix": SUBNET_CIDR},
+        }]});
+        let path = format!("Network/virtualNetworks/{name}");
+        let Some((_, network)) = self.shared(&path, region, &ask).await? else {
+            return Ok(None);
+        };
+        let mut subnets = network.subnets.into_iter();
+        let first: Option<Subnet> = subnets.find_map(|subnet| serde_json::from_value(subnet).ok());
+        let first =
+            first.ok_or_else(|| ComputeError::Configuration(format!("the network {name} has no subnet")))?;
+        Ok(Some(first.id))
+    }
+
+    /// SSH is let in from everywhere; machines of a network reach each other anyway.
+    async fn security_group(&self, region: &str) -> Result<Option<String>, ComputeError> {
+        let name = names::shared(&self.group, region, "security-group");
+        let rule = json!({"protocol": "Tcp", "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
+            "destinationAddressPrefix": "*", "destinationPortRange": "22", "access": "Allow", "priority": 100,
+            "direction": "Inbound"});
+        let ask = json!({"securityRules": [{"name": "runner_ssh", "properties": rule}]});
+        let path = format!("Network/networkSecurityGroups/{name}");
+        Ok(self.shared(&path, region, &ask).await?.map(|(id, _)| id))
+    }
+
+    /// What all machines of a region share; `None`: Azure is at it. What somebody has changed there stays as it is.
+    async fn shared(
+        &self,
+        path: &str,
+        region: &str,
+        properties: &Value,
+    ) -> Result<Option<(String, Shared)>, ComputeError> {
+        let path = self.client.in_group(&self.group, path);
+        let found = self.client.find::<Thing<Shared>>(&path, NETWORK).await;
+        let found = found.map_err(|error| not_asked(error.compute_error()))?;
+        if let Some(found) = found.and_then(|found| found.properties) {
+            match found.provisioning_state.as_str() {
+                "Succeeded" => return Ok(Some((path, found))),
+                "Failed" | "Canceled" => {}
+                _ => return Ok(None),
+            }
+        }
+        let ask = json!({"location": region, "tags": tags::of_shared(self.config.tags.as_ref()), "properties": properties});
+        // The same under the same name, however often it is asked for.
+        let asked = self.client.put(&path, NETWORK, &ask).await;
+        asked.map_err(|error| not_asked(error.compute_error()))?;
+        Ok(None)
+    }
+}

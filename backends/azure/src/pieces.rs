@@ -1,0 +1,211 @@
+//! What Azure makes with a machine: its network interface, its address and its disk. They end with it; what is left of a machine that
+//! could not be made is looked for.
+
+use dstack_compute::{ComputeError, Marks, Owned, OwnedKind, OwnedMark, Removal};
+use futures_util::future::try_join_all;
+
+use crate::Azure;
+use crate::client::{COMPUTE, DISKS, IpProperties, Machine, NETWORK, PieceProperties, Reference, Thing};
+use crate::machines::ENDS_INTERVAL;
+
+/// A kind of pieces.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PieceKind {
+    /// As it stands in ids.
+    collection: &'static str,
+    provider: &'static str,
+    version: &'static str,
+    /// For people.
+    called: &'static str,
+}
+
+/// In the order in which they can be removed.
+const KINDS: [PieceKind; 3] = [
+    PieceKind {
+        collection: "networkInterfaces",
+        provider: "Network",
+        version: NETWORK,
+        called: "network interface",
+    },
+    PieceKind {
+        collection: "publicIPAddresses",
+        provider: "Network",
+        version: NETWORK,
+        called: "address",
+    },
+    PieceKind {
+        collection: "disks",
+        provider: "Compute",
+        version: DISKS,
+        called: "disk",
+    },
+];
+
+/// A piece, of ours or of others.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    kind: &'static PieceKind,
+    name: String,
+    region: String,
+    mark: Option<OwnedMark>,
+    pub(crate) properties: PieceProperties,
+}
+
+impl Piece {
+    /// Whether it is the one of this id, in which Azure writes the names of groups in any case.
+    pub(crate) fn is(&self, one: &Reference) -> bool {
+        let parts = one.id.rsplit_once('/');
+        parts.is_some_and(|(path, name)| {
+            let collection = path.rsplit('/').next().unwrap_or_default();
+            collection.eq_ignore_ascii_case(self.kind.collection) && name.eq_ignore_ascii_case(&self.name)
+        })
+    }
+
+    pub(crate) fn is_for(&self, marks: &Marks) -> bool {
+        self.mark.is_some_and(|mark| mark.is_for(marks))
+    }
+
+    /// Of a network interface: its first addresses.
+    pub(crate) fn ip(&self) -> Option<&IpProperties> {
+        let first = self.properties.ip_configurations.first();
+        first.map(|configuration| &configuration.properties)
+    }
+}
+
+/// By its tags, or by its name, to which Azure may add something: it makes disks without tags.
+pub(crate) fn mark<P>(thing: &Thing<P>) -> Option<OwnedMark> {
+    let tags = thing.tags.as_ref();
+    let by_tags = OwnedMark::of_tags(|name| tags?.get(name).map(String::as_str));
+    let by_name = || OwnedMark::of_name(&thing.name);
+    let by_start = || OwnedMark::of_name(thing.name.rsplit_once('-')?.0);
+    by_tags.or_else(by_name).or_else(by_start)
+}
+
+impl Azure {
+    pub(crate) async fn list_machines(&self) -> Result<Vec<Thing<Machine>>, ComputeError> {
+        let path = self.client.in_group(&self.group, "Compute/virtualMachines");
+        let listed = self.client.list_in_group(&path, COMPUTE).await;
+        listed.map_err(|error| error.compute_error())
+    }
+
+    pub(crate) async fn list_pieces(&self) -> Result<Vec<Piece>, ComputeError> {
+        let lists = KINDS.iter().map(|kind| async move {
+            let path = self
+                .client
+                .in_group(&self.group, format_args!("{}/{}", kind.provider, kind.collection));
+            let listed = self
+                .client
+                .list_in_group::<Thing<PieceProperties>>(&path, kind.version)
+                .await;
+            let listed = listed.map_err(|error| error.compute_error())?;
+            let pieces = listed.into_iter().map(|thing| Piece {
+                kind,
+                mark: mark(&thing),
+                name: thing.name,
+                region: thing.location,
+                properties: thing.properties.unwrap_or_default(),
+            });
+            Ok::<_, ComputeError>(pieces.collect::<Vec<_>>())
+        });
+        Ok(try_join_all(lists).await?.concat())
+    }
+
+    fn piece_path(&self, kind: &PieceKind, name: &str) -> String {
+        let PieceKind {
+            collection, provider, ..
+        } = kind;
+        self.client
+            .in_group(&self.group, format_args!("{provider}/{collection}/{name}"))
+    }
+
+    /// Begins to remove what is left; whether there was something.
+    pub(crate) async fn end_pieces(&self, is_own: impl Fn(&Piece) -> bool) -> Result<bool, ComputeError> {
+        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let mut is_left = false;
+        for piece in pieces.iter().filter(|piece| is_own(piece)) {
+            is_left = true;
+            self.end_piece(piece.kind, &piece.name).await?;
+        }
+        Ok(is_left)
+    }
+
+    /// What is still in use, or ends already, is asked for again later.
+    async fn end_piece(&self, kind: &PieceKind, name: &str) -> Result<(), ComputeError> {
+        let removed = self
+            .client
+            .delete(&self.piece_path(kind, name), kind.version)
+            .await;
+        match removed.map_err(|error| error.compute_error()) {
+            Err(ComputeError::InUse(why) | ComputeError::NotReady(why)) => {
+                tracing::debug!(name, why, "a piece of a machine is not removed yet");
+                Ok(())
+            }
+            removed => removed,
+        }
+    }
+
+    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
+        let (machines, pieces) = futures_util::try_join!(self.list_machines(), self.list_pieces())?;
+        let owned = |kind: OwnedKind, id: String, name: String, region: String, mark: OwnedMark| Owned {
+            kind,
+            id,
+            name,
+            mark,
+            region,
+            price: None,
+            made_at: None,
+        };
+        let machines = machines.into_iter().filter_map(|machine| {
+            let mark = mark(&machine)?;
+            let (id, name) = (machine.name.clone(), machine.name);
+            Some(owned(OwnedKind::Machine, id, name, machine.location, mark))
+        });
+        let pieces = pieces.into_iter().filter_map(|piece| {
+            let id = format!("{}/{}", piece.kind.collection, piece.name);
+            let kind = OwnedKind::Piece(piece.kind.called);
+            Some(owned(kind, id, piece.name, piece.region, piece.mark?))
+        });
+        Ok(machines.chain(pieces).collect())
+    }
+
+    /// Something of the inventory.
+    pub(crate) async fn end_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
+        let underway = Removal::Underway { again: ENDS_INTERVAL };
+        let Some((collection, name)) = owned.id.split_once('/') else {
+            return self.end_machine(&owned.id).await;
+        };
+        let kind = KINDS.iter().find(|kind| kind.collection == collection);
+        let kind = kind.ok_or(ComputeError::Unsupported("the removal of such a thing"))?;
+        let path = self.piece_path(kind, name);
+        let found = self
+            .client
+            .find::<Thing<PieceProperties>>(&path, kind.version)
+            .await;
+        match found.map_err(|error| error.compute_error())? {
+            None => Ok(Removal::Gone),
+            Some(_) => {
+                self.end_piece(kind, name).await?;
+                Ok(underway)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_azure_names_itself_is_known_by_the_start() {
+        let is_marked = |name: &str| {
+            let thing: Thing<PieceProperties> = serde_json::from_value(json!({"name": name})).unwrap();
+            mark(&thing).is_some()
+        };
+        assert!(is_marked("dstack-train-0-7728950e-0123456789ab"));
+        assert!(is_marked("dstack-train-0-7728950e-0123456789ab-4f5e6d7c"));
+        assert!(!is_marked("dstack-main-train-0-x7k2m9qa"));
+        assert!(!is_marked("nic"));
+    }
+}
