@@ -21,6 +21,8 @@ pub struct Group<'a> {
     pub status: PlacementGroupStatus,
     /// Where it was asked for.
     pub configuration: &'a PlacementGroupConfiguration,
+    /// Type of the machine for which it was asked for.
+    pub instance_type: &'a str,
     /// Other instances of the fleet that are, or are to be, in it.
     pub others: usize,
 }
@@ -41,9 +43,22 @@ pub enum Choice {
     Elsewhere(PlacementGroupId),
 }
 
-/// Whether machines of an offer may be made in a group.
-pub fn suits(group: &PlacementGroupConfiguration, offer: &Offer) -> bool {
+impl Group<'_> {
+    /// Whether a machine of an offer may be made in it.
+    fn is_for(&self, offer: &Offer) -> bool {
+        is_there(self.configuration, offer) && suits(self.instance_type, self.others, offer)
+    }
+}
+
+/// Whether a group is where the machines of an offer are.
+pub fn is_there(group: &PlacementGroupConfiguration, offer: &Offer) -> bool {
     group.backend == offer.backend && group.region.eq_ignore_ascii_case(&offer.region)
+}
+
+/// Whether a group that was asked for with this type takes machines of an offer. Some clouds have groups for one type, and none for
+/// others: as long as nothing else is in a group, it is that of the type that is being tried.
+pub fn suits(instance_type: &str, others: usize, offer: &Offer) -> bool {
+    others > 0 || instance_type == offer.instance.name
 }
 
 /// Whether instances of the fleet that are made of an offer are to be in a group; `can`: its backend has such.
@@ -55,7 +70,7 @@ pub fn are_needed(fleet: &FleetSpec, offer: &Offer, can: bool) -> bool {
 /// that were made before there were groups.
 pub fn choose(groups: &[Group<'_>], offer: &Offer, has_others_outside: bool) -> Choice {
     match groups.iter().find(|group| group.status.is_wanted()) {
-        Some(group) if suits(group.configuration, offer) => Choice::Its(group.id),
+        Some(group) if group.is_for(offer) => Choice::Its(group.id),
         Some(group) if group.others > 0 => Choice::Elsewhere(group.id),
         Some(group) => Choice::New {
             replaces: Some(group.id),
@@ -116,6 +131,7 @@ mod tests {
             id,
             status,
             configuration,
+            instance_type: "p5",
             others,
         };
         use PlacementGroupStatus::{Active, Submitted, Unused};
@@ -134,6 +150,11 @@ mod tests {
         let left = choose(&[group(&here, Unused, 0)], &p5, false);
         assert_eq!(left, Choice::New { replaces: None });
         let elsewhere = offer("gcp", "a3", 1.0);
-        assert!(!suits(&here, &elsewhere));
+        assert!(!is_there(&here, &elsewhere));
+        // The p5 were sold out.
+        let p4 = offer("aws", "p4d", 1.0);
+        let replaced = Choice::New { replaces: Some(id) };
+        assert_eq!(choose(&[group(&here, Active, 0)], &p4, false), replaced);
+        assert_eq!(choose(&[group(&here, Active, 1)], &p4, false), Choice::Its(id));
     }
 }

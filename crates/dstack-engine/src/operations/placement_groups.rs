@@ -14,7 +14,7 @@ use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::placement::{PlacementGroupConfiguration, PlacementStrategy};
 use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
-use dstack_plan::placement_groups::{Choice, Group, are_needed, choose, suits};
+use dstack_plan::placement_groups::{Choice, Group, are_needed, choose, is_there, suits};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow, PlacementGroupRow};
 use dstack_store::{Changes, EventMaker, FleetSnapshot, InstanceSnapshot, PlacementGroupSnapshot};
 use dstack_system::chain;
@@ -197,10 +197,12 @@ async fn chosen(
         return Ok(None);
     };
     let found = ctx.deps.store.placement_group(id).await?;
-    let Some(group) = found.map(|found| found.group) else {
+    let Some(PlacementGroupSnapshot { group, instances, .. }) = found else {
         return Ok(None);
     };
-    let is_for_offer = suits(&group.configuration, offer);
+    let own = &snapshot.instance;
+    let others = instances.iter().filter(|row| is_other(row, own)).count();
+    let is_for_offer = is_there(&group.configuration, offer) && suits(&group.instance_type, others, offer);
     Ok(match group.status() {
         PlacementGroupStatus::Active if is_for_offer => {
             Some(GroupForMachine::In(placement_name(&marks(ctx, &group))))
@@ -280,8 +282,12 @@ fn new_group(ctx: &Context, fleet: &FleetRow, offer: &Offer) -> PlacementGroupRo
 
 /// Other instances of the fleet of which something may be there.
 fn others<'a>(fleet: &'a FleetSnapshot, own: &'a InstanceRow) -> impl Iterator<Item = &'a InstanceRow> {
-    let is_there = |row: &&InstanceRow| row.id != own.id && row.status() != InstanceStatus::Terminated;
-    fleet.instances.iter().filter(is_there)
+    fleet.instances.iter().filter(|row| is_other(row, own))
+}
+
+/// Whether something of another instance may be there.
+fn is_other(row: &InstanceRow, own: &InstanceRow) -> bool {
+    row.id != own.id && row.status() != InstanceStatus::Terminated
 }
 
 fn groups<'a>(fleet: &'a FleetSnapshot, own: &'a InstanceRow) -> Vec<Group<'a>> {
@@ -289,6 +295,7 @@ fn groups<'a>(fleet: &'a FleetSnapshot, own: &'a InstanceRow) -> Vec<Group<'a>> 
         id: row.id,
         status: row.status(),
         configuration: &row.configuration,
+        instance_type: &row.instance_type,
         others: others(fleet, own)
             .filter(|other| other.placement_group_id == Some(row.id))
             .count(),

@@ -75,6 +75,18 @@ impl ApiError {
         }
     }
 
+    /// Whether it says only that this attempt was not carried out, whatever became of one before: it was not sent, or turned away at the
+    /// door.
+    pub fn is_of_this_attempt_alone(&self) -> bool {
+        let at_the_door = |status| {
+            matches!(
+                status,
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS
+            )
+        };
+        matches!(self, Self::NotSent { .. }) || self.status().is_some_and(at_the_door)
+    }
+
     /// The pause that the API wants before the next request; `None`: it does not complain of too many.
     pub fn throttled(&self) -> Option<Duration> {
         match self {

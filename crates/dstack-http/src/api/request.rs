@@ -1,7 +1,8 @@
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +16,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One request, while it is put together.
-#[derive(Debug)]
 #[must_use = "it is not sent yet"]
 pub struct ApiRequest<'a> {
     client: &'a ApiClient,
@@ -26,6 +26,16 @@ pub struct ApiRequest<'a> {
     content_type: HeaderValue,
     headers: Vec<(HeaderName, String)>,
     may_be_repeated: bool,
+}
+
+impl fmt::Debug for ApiRequest<'_> {
+    /// Without headers, query and body, which may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiRequest")
+            .field("method", &self.method)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> ApiRequest<'a> {
@@ -116,6 +126,7 @@ impl<'a> ApiRequest<'a> {
     pub async fn send_raw(self) -> Result<Response<Bytes>, ApiError> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
+        let mut unclear: Option<ApiError> = None;
         loop {
             let error = match self.attempt().await {
                 Ok(answer) => return Ok(answer),
@@ -126,9 +137,14 @@ impl<'a> ApiRequest<'a> {
                 || !self.is_worth_another(&error)
                 || wait > LONGEST_PAUSE
             {
-                return Err(error);
+                // Of an attempt before, which may have made something, it may say nothing.
+                let before = unclear.filter(|_| error.is_of_this_attempt_alone());
+                return Err(before.unwrap_or(error));
             }
             tracing::debug!(api = self.api(), path = self.path, attempt, %error, "a request is repeated");
+            if !error.is_definite() && self.method != Method::GET {
+                unclear = Some(error);
+            }
             tokio::time::sleep(wait).await;
             attempt += 1;
             pause *= 2;
@@ -197,8 +213,10 @@ impl<'a> ApiRequest<'a> {
                 .insert(CONTENT_TYPE, self.content_type.clone());
         }
         for (name, value) in &self.headers {
-            let value = HeaderValue::from_str(value)
+            let mut value = HeaderValue::from_str(value)
                 .map_err(|_| format!("{name} has characters that no header has"))?;
+            // Neither compressed nor shown.
+            value.set_sensitive(*name == AUTHORIZATION);
             request.headers_mut().insert(name, value);
         }
         if let Some(signer) = &self.client.signer {

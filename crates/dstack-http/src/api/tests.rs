@@ -107,6 +107,19 @@ async fn only_what_does_nothing_twice_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_have_been_carried_out_stays_unclear_whatever_comes_of_its_repetition() {
+    for then in [not_sent(), Ok((429, "60")), Ok((401, ""))] {
+        let (client, _) = client([lost(), then.clone(), then.clone(), then.clone()]);
+        let error = client.put("a").repeatable().send::<u8>().await.unwrap_err();
+        assert!(matches!(error, ApiError::Lost { .. }), "{then:?}: {error:?}");
+    }
+    // What it says of the thing itself is so.
+    let (client, _) = client([lost(), Ok((404, ""))]);
+    let error = client.delete("a").repeatable().send::<Value>().await.unwrap_err();
+    assert_eq!(error.status(), Some(StatusCode::NOT_FOUND));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_answers_never_or_wants_long_pauses_is_given_back_to_the_caller() {
     let (silent, script) = client([]);
     let error = silent.post("a").send::<u8>().await.unwrap_err();
