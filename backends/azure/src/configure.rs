@@ -171,7 +171,8 @@ pub(crate) async fn check(
         .map(|region| {
             let config = &config;
             async move {
-                let found = configured_subnet(client, config, &region).await;
+                let is_public = config.public_ips.unwrap_or(true);
+                let found = configured_subnet(client, config, &region, is_public).await;
                 found.map_err(|error| match error {
                     NoSubnet::Wrong(text) => ConfigureError::Invalid(text),
                     NoSubnet::Azure(error) => not_checked(&format!("The network of {region}"), &error),

@@ -1,8 +1,8 @@
 //! [Microsoft Azure](https://azure.microsoft.com): virtual machines.
 //!
 //! `client` is Azure Resource Manager as far as it is used, `auth` has tokens for it, `errors` says what refusals mean. `configure` checks
-//! configurations, `offers` has what can be had, `images` and `network` what machines are made of and in, `machines` is their life, and
-//! `pieces` what Azure makes with them.
+//! configurations, `offers` has what can be had, `images` and `network` what machines are made of and in, `machines` is their life,
+//! `gateways` that of machines for gateways, and `pieces` what Azure makes with them.
 
 #![warn(missing_docs)]
 
@@ -10,6 +10,7 @@ mod auth;
 mod client;
 mod configure;
 mod errors;
+mod gateways;
 mod images;
 mod machines;
 mod names;
@@ -26,7 +27,8 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, Env};
 use dstack_compute::config::{AzureConfig, AzureCreds, BackendConfig, SplitConfig, TypedConfig as _};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Removal,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
+    Owned, Removal,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -35,6 +37,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use client::{Client, Thing};
+use machines::Purpose;
 use network::Network;
 use offers::Stock;
 use pieces::Piece;
@@ -65,6 +68,7 @@ impl BackendKind for AzureKind {
             multinode: true,
             privileged: true,
             instance_volumes: true,
+            gateways: true,
             ..Capabilities::default()
         }
     }
@@ -151,7 +155,7 @@ struct Azure {
     machines: Cached<Vec<Thing<client::Machine>>>,
     pieces: Cached<Vec<Piece>>,
     /// By region.
-    networks: Mutex<HashMap<String, Network>>,
+    networks: Mutex<HashMap<(String, Purpose), Network>>,
 }
 
 #[async_trait]
@@ -168,6 +172,10 @@ impl Backend for Azure {
     }
 
     fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
+        Some(self)
+    }
+
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
         Some(self)
     }
 

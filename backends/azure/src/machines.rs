@@ -18,16 +18,13 @@ use crate::Azure;
 use crate::client::{self, COMPUTE, NETWORK, Reference, Thing};
 use crate::configure::identity_path;
 use crate::errors::{AzureError, Problem};
-use crate::images::{USER, image_for};
+use crate::images::{USER, gateway_image, image_for};
 use crate::network::Network;
 use crate::pieces::Piece;
 use crate::{names, tags};
 
 /// Longest name of a machine (64 are allowed).
 const NAME_LENGTH: usize = 60;
-
-/// What a machine calls itself, as those of dstack 0.22.5 do.
-const COMPUTER_NAME: &str = "runnervm";
 
 const MACHINE: &str = "machine";
 
@@ -49,6 +46,24 @@ const NOT_THERE: &[&str] = &["InvalidResourceReference", "ResourceNotFound", "Su
 /// Types of keys that Azure takes; others come with the user data.
 const KEY_TYPES: &[&str] = &["ssh-rsa ", "ssh-ed25519 "];
 
+/// What a machine is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Jobs, with an agent.
+    Jobs,
+    Gateway,
+}
+
+impl Purpose {
+    /// What a machine calls itself, as those of dstack 0.22.5 do.
+    const fn computer_name(self) -> &'static str {
+        match self {
+            Self::Jobs => "runnervm",
+            Self::Gateway => "gatewayvm",
+        }
+    }
+}
+
 /// What is noted of a machine that was asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Asked {
@@ -65,42 +80,7 @@ impl Lifecycle<Machine> for Azure {
         want: &MachineRequest,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let starting = |doing: &str| {
-            Ok(Step::Underway {
-                seen: None,
-                doing: doing.to_owned(),
-                again: STARTS_INTERVAL,
-            })
-        };
-        let Some(asked) = call.made::<Asked>(MACHINE)? else {
-            self.launch(want, call).await?;
-            return starting("the machine starts");
-        };
-        let name = &asked.made.id;
-        let listed = self.machines.get(|| self.list_machines()).await?;
-        let listed = listed.iter().find(|machine| machine.name == *name).cloned();
-        let machine = match listed {
-            // The list may be of a moment ago.
-            Some(machine) if is_well(&machine) => Some(machine),
-            None if asked.made.is_new(call) => None,
-            _ => self.machine(name).await?,
-        };
-        let Some(machine) = machine else {
-            return match asked.made.is_new(call) {
-                true => starting("the machine is listed"),
-                false => Err(ComputeError::Broken("Azure does not have the machine".to_owned())),
-            };
-        };
-        match state(&machine) {
-            "Succeeded" | "Updating" => {}
-            "Failed" | "Canceled" => return Err(self.why_failed(&asked, &machine).await),
-            "Deleting" => return Err(ComputeError::Broken("Azure removes the machine".to_owned())),
-            _ => return starting("the machine starts"),
-        }
-        match self.addresses(&machine).await? {
-            Some(addresses) => Ok(Step::Ready(place(&want.offer, machine.name, addresses))),
-            None => starting("the machine gets an address"),
-        }
+        self.ensure_machine(want, Purpose::Jobs, call).await
     }
 
     async fn look(
@@ -165,6 +145,51 @@ impl Lifecycle<Machine> for Azure {
 }
 
 impl Azure {
+    /// Makes a machine, unless it is made, and tells how far it is.
+    pub(crate) async fn ensure_machine(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let starting = |doing: &str| {
+            Ok(Step::Underway {
+                seen: None,
+                doing: doing.to_owned(),
+                again: STARTS_INTERVAL,
+            })
+        };
+        let Some(asked) = call.made::<Asked>(MACHINE)? else {
+            self.launch(want, purpose, call).await?;
+            return starting("the machine starts");
+        };
+        let name = &asked.made.id;
+        let listed = self.machines.get(|| self.list_machines()).await?;
+        let listed = listed.iter().find(|machine| machine.name == *name).cloned();
+        let machine = match listed {
+            // The list may be of a moment ago.
+            Some(machine) if is_well(&machine) => Some(machine),
+            None if asked.made.is_new(call) => None,
+            _ => self.machine(name).await?,
+        };
+        let Some(machine) = machine else {
+            return match asked.made.is_new(call) {
+                true => starting("the machine is listed"),
+                false => Err(ComputeError::Broken("Azure does not have the machine".to_owned())),
+            };
+        };
+        match state(&machine) {
+            "Succeeded" | "Updating" => {}
+            "Failed" | "Canceled" => return Err(self.why_failed(&asked, &machine).await),
+            "Deleting" => return Err(ComputeError::Broken("Azure removes the machine".to_owned())),
+            _ => return starting("the machine starts"),
+        }
+        match self.addresses(&machine, purpose).await? {
+            Some(addresses) => Ok(Step::Ready(place(&want.offer, machine.name, addresses))),
+            None => starting("the machine gets an address"),
+        }
+    }
+
     fn machine_path(&self, name: &str) -> String {
         self.client
             .in_group(&self.group, format_args!("Compute/virtualMachines/{name}"))
@@ -177,9 +202,14 @@ impl Azure {
     }
 
     /// Asks for the machine under its name: to ask twice makes it once.
-    async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Asked, ComputeError> {
-        let network = self.network(&want.offer.region).await?;
-        let body = self.body(want, &network).map_err(not_asked)?;
+    async fn launch(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Asked, ComputeError> {
+        let network = self.network(&want.offer.region, purpose).await?;
+        let body = self.body(want, purpose, &network).map_err(not_asked)?;
         let name = want.marks.name(NAME_LENGTH);
         let path = self.machine_path(&name);
         let was_asked = call.asked_at(MACHINE).is_some();
@@ -209,7 +239,12 @@ impl Azure {
         call.make_once(MACHINE, ask).await
     }
 
-    fn body(&self, want: &MachineRequest, network: &Network) -> Result<Value, ComputeError> {
+    fn body(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        network: &Network,
+    ) -> Result<Value, ComputeError> {
         let (offer, name) = (&want.offer, want.marks.name(NAME_LENGTH));
         let resources = &offer.instance.resources;
         let tags = tags::of_machine(&want.marks, &want.owner, self.config.tags.as_ref());
@@ -223,7 +258,7 @@ impl Azure {
             ));
         }
         let mut ip = json!({"subnet": {"id": network.subnet}});
-        if let (true, Some(fields)) = (self.is_public(), ip.as_object_mut()) {
+        if let (true, Some(fields)) = (self.is_public(purpose), ip.as_object_mut()) {
             let address = json!({"name": name, "tags": tags, "sku": {"name": "Standard"},
                 "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"}});
             fields.insert("publicIPAddressConfiguration".to_owned(), address);
@@ -237,7 +272,10 @@ impl Azure {
         let mut properties = json!({
             "hardwareProfile": {"vmSize": offer.instance.name},
             "storageProfile": {
-                "imageReference": {"communityGalleryImageId": image_for(&offer.instance.name, resources)},
+                "imageReference": match purpose {
+                    Purpose::Jobs => image_for(&offer.instance.name, resources),
+                    Purpose::Gateway => gateway_image(),
+                },
                 "osDisk": {
                     "name": name,
                     "createOption": "FromImage",
@@ -247,7 +285,7 @@ impl Azure {
                 },
             },
             "osProfile": {
-                "computerName": COMPUTER_NAME,
+                "computerName": purpose.computer_name(),
                 "adminUsername": USER,
                 "linuxConfiguration": {"disablePasswordAuthentication": true, "ssh": {"publicKeys": keys}},
             },
@@ -259,7 +297,9 @@ impl Azure {
             fields.insert("evictionPolicy".to_owned(), "Delete".into());
         }
         let mut body = json!({"location": &*offer.region, "tags": tags, "properties": properties});
-        if let Some(identity) = &self.config.vm_managed_identity {
+        // What jobs may do in the account is none of a gateway's business.
+        let identity = self.config.vm_managed_identity.as_ref();
+        if let Some(identity) = identity.filter(|_| purpose == Purpose::Jobs) {
             let [group, name] = names::parts::<2>(identity).ok_or_else(|| {
                 ComputeError::Configuration(format!("`vm_managed_identity`: {identity} is none"))
             })?;
@@ -273,8 +313,9 @@ impl Azure {
         Ok(body)
     }
 
-    pub(crate) fn is_public(&self) -> bool {
-        self.config.public_ips.unwrap_or(true)
+    /// Whether a machine gets an address.
+    pub(crate) fn is_public(&self, purpose: Purpose) -> bool {
+        purpose == Purpose::Gateway || self.config.public_ips.unwrap_or(true)
     }
 
     /// The operation tells; where its address is not known, the state of the machine.
@@ -332,6 +373,7 @@ impl Azure {
     async fn addresses(
         &self,
         machine: &Thing<client::Machine>,
+        purpose: Purpose,
     ) -> Result<Option<(String, Option<String>)>, ComputeError> {
         let profile = machine
             .properties
@@ -346,7 +388,7 @@ impl Azure {
             return Ok(None);
         };
         let private = ip.private_address.clone();
-        if !self.is_public() {
+        if !self.is_public(purpose) {
             return Ok(private.map(|address| (address.clone(), Some(address))));
         }
         let address = ip.public_address.as_ref().and_then(find);

@@ -18,9 +18,9 @@ pub(crate) fn group_of(project: &str) -> String {
     format!("dstack-{project}")
 }
 
-/// Of what all machines of a region share: its network, subnet and security group.
+/// Of what all machines of a region share: its network, subnet and security groups.
 pub(crate) fn shared(group: &str, region: &str, what: &str) -> String {
-    format!("{group}-{region}-default-{what}")
+    format!("{group}-{region}-{what}")
 }
 
 #[cfg(test)]
@@ -34,6 +34,6 @@ mod tests {
         for wrong in ["", "g", "g/", "g/n/s", "g/..", "g/n?x", "g/n%2f"] {
             assert_eq!(parts::<2>(wrong), None, "{wrong}");
         }
-        assert_eq!(shared("g", "eastus", "subnet"), "g-eastus-default-subnet");
+        assert_eq!(shared("g", "eastus", "default-subnet"), "g-eastus-default-subnet");
     }
 }

@@ -1,5 +1,5 @@
 //! The network of machines in a region: one that the configuration names, or one that is made with the first machine, has no costs, and
-//! stays. Its names and rules are those of dstack 0.22.5.
+//! stays; and the security groups, one for jobs and one for gateways. Names and rules are those of dstack 0.22.5.
 
 use dstack_backend::not_asked;
 use dstack_compute::ComputeError;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::Azure;
 use crate::client::{Client, NETWORK, Reference, Thing};
 use crate::errors::AzureError;
+use crate::machines::Purpose;
 use crate::{names, tags};
 
 /// Of all networks that are made.
@@ -58,13 +59,14 @@ struct Shared {
     subnets: Vec<Value>,
 }
 
-/// The id of the subnet that the configuration has for a region; `None`: it has none, and the default network is taken.
+/// The id of the subnet that the configuration has for a region, for machines with public addresses or without; `None`: it has none, and
+/// the default network is taken.
 pub(crate) async fn configured_subnet(
     client: &Client,
     config: &AzureConfig,
     region: &str,
+    is_public: bool,
 ) -> Result<Option<String>, NoSubnet> {
-    let is_public = config.public_ips.unwrap_or(true);
     if let Some(text) = config.subnet_ids.as_ref().and_then(|ids| ids.get(region)) {
         let [group, network, subnet] = names::parts::<3>(text).ok_or_else(|| {
             NoSubnet::Wrong(format!(
@@ -149,12 +151,13 @@ impl Azure {
     ///
     /// # Errors
     /// [`ComputeError::NotReady`] as long as Azure is at it.
-    pub(crate) async fn network(&self, region: &str) -> Result<Network, ComputeError> {
+    pub(crate) async fn network(&self, region: &str, purpose: Purpose) -> Result<Network, ComputeError> {
         let mut networks = self.networks.lock().await;
-        if let Some(network) = networks.get(region) {
+        let key = (region.to_owned(), purpose);
+        if let Some(network) = networks.get(&key) {
             return Ok(network.clone());
         }
-        let configured = configured_subnet(&self.client, &self.config, region).await;
+        let configured = configured_subnet(&self.client, &self.config, region, self.is_public(purpose)).await;
         let configured = configured.map_err(|error| match error {
             NoSubnet::Wrong(text) => ComputeError::Configuration(text),
             NoSubnet::Azure(error) => not_asked(error.compute_error()),
@@ -163,7 +166,7 @@ impl Azure {
             Some(subnet) => Some(subnet),
             None => self.default_subnet(region).await?,
         };
-        let security_group = self.security_group(region).await?;
+        let security_group = self.security_group(region, purpose).await?;
         let (Some(subnet), Some(security_group)) = (subnet, security_group) else {
             return Err(ComputeError::NotReady(format!(
                 "Azure makes the network of {region}"
@@ -173,14 +176,14 @@ impl Azure {
             subnet,
             security_group,
         };
-        networks.insert(region.to_owned(), network.clone());
+        networks.insert(key, network.clone());
         Ok(network)
     }
 
     async fn default_subnet(&self, region: &str) -> Result<Option<String>, ComputeError> {
-        let name = names::shared(&self.group, region, "network");
+        let name = names::shared(&self.group, region, "default-network");
         let ask = json!({"addressSpace": {"addressPrefixes": [NETWORK_CIDR]}, "subnets": [{
-            "name": names::shared(&self.group, region, "subnet"),
+            "name": names::shared(&self.group, region, "default-subnet"),
             "properties": {"addressPrefix": SUBNET_CIDR},
         }]});
         let path = format!("Network/virtualNetworks/{name}");
@@ -194,13 +197,22 @@ impl Azure {
         Ok(Some(first.id))
     }
 
-    /// SSH is let in from everywhere; machines of a network reach each other anyway.
-    async fn security_group(&self, region: &str) -> Result<Option<String>, ComputeError> {
-        let name = names::shared(&self.group, region, "security-group");
-        let rule = json!({"protocol": "Tcp", "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
-            "destinationAddressPrefix": "*", "destinationPortRange": "22", "access": "Allow", "priority": 100,
-            "direction": "Inbound"});
-        let ask = json!({"securityRules": [{"name": "runner_ssh", "properties": rule}]});
+    /// SSH is let in from everywhere, and to gateways their clients; machines of a network reach each other anyway.
+    async fn security_group(&self, region: &str, purpose: Purpose) -> Result<Option<String>, ComputeError> {
+        let (what, rule, ports, priority) = match purpose {
+            Purpose::Jobs => ("default-security-group", "runner_ssh", &["22"][..], 100),
+            Purpose::Gateway => (
+                "gateway-security-group",
+                "gateway_all",
+                &["22", "80", "443"][..],
+                101,
+            ),
+        };
+        let name = names::shared(&self.group, region, what);
+        let ask = json!({"securityRules": [{"name": rule, "properties": {
+            "protocol": "Tcp", "sourceAddressPrefix": "Internet", "sourcePortRange": "*", "destinationAddressPrefix": "*",
+            "destinationPortRanges": ports, "access": "Allow", "priority": priority, "direction": "Inbound",
+        }}]});
         let path = format!("Network/networkSecurityGroups/{name}");
         Ok(self.shared(&path, region, &ask).await?.map(|(id, _)| id))
     }

@@ -49,6 +49,7 @@ const PAGE_OF_SKUS: usize = 8;
 
 /// Sizes, with the families whose quota they count against, their CPUs, and how they are restricted in [`OTHER`].
 const SIZES: &[(&str, &str, u32, Option<&str>)] = &[
+    ("Standard_B1ms", "standardBSFamily", 1, None),
     ("Standard_D2s_v6", "StandardDsv6Family", 2, None),
     ("Standard_D4s_v6", "StandardDsv6Family", 4, None),
     ("Standard_D96s_v6", "StandardDsv6Family", 96, None),
@@ -355,9 +356,16 @@ impl Azure {
 
     /// A region has the network of its machines already.
     pub fn prepare(&self, region: &str) {
-        let name = |what: &str| format!("{GROUP}-{region}-default-{what}");
-        self.add_network(GROUP, &name("network"), region, &[&name("subnet")], &[]);
-        self.add_security_group(&name("security-group"), region);
+        let name = |what: &str| format!("{GROUP}-{region}-{what}");
+        self.add_network(
+            GROUP,
+            &name("default-network"),
+            region,
+            &[&name("default-subnet")],
+            &[],
+        );
+        self.add_security_group(&name("default-security-group"), region);
+        self.add_security_group(&name("gateway-security-group"), region);
     }
 
     /// Pages are as long as Azure's, and not so short that each list has several.

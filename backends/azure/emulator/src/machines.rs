@@ -406,7 +406,10 @@ fn check(state: &Cloud, body: &Value) -> Result<(), Refusal> {
             "Eviction policy can be set only on Azure Spot Virtual Machines",
         ));
     }
-    check_storage(&properties["storageProfile"])?;
+    check_storage(
+        &properties["storageProfile"],
+        &properties["hardwareProfile"]["vmSize"],
+    )?;
     check_system(&properties["osProfile"])?;
     let user_data = &properties["userData"];
     let user_data = user_data.as_str().map(|text| {
@@ -440,16 +443,8 @@ fn check(state: &Cloud, body: &Value) -> Result<(), Refusal> {
     check_network(state, &properties["networkProfile"], &body["location"])
 }
 
-fn check_storage(storage: &Value) -> Result<(), Refusal> {
-    let known = [
-        "alignRegionalDisksToVMZone",
-        "dataDisks",
-        "diskApiVersion",
-        "diskControllerType",
-        "imageReference",
-        "osDisk",
-    ];
-    fields(storage, &known, &["imageReference", "osDisk"])?;
+/// Images of the gallery, and of the marketplace, are there.
+fn check_image(image: &Value, size: &Value) -> Result<(), Refusal> {
     let known = [
         "id",
         "communityGalleryImageId",
@@ -459,19 +454,54 @@ fn check_storage(storage: &Value) -> Result<(), Refusal> {
         "sku",
         "version",
     ];
-    fields(&storage["imageReference"], &known, &[])?;
-    let image = storage["imageReference"]["communityGalleryImageId"].as_str();
-    if !image
-        .and_then(|id| id.strip_prefix(GALLERY))
-        .is_some_and(|image| IMAGES.contains(&image))
-    {
-        let message = "The gallery image is not available in the location.";
-        return Err((
+    fields(image, &known, &[])?;
+    let Some(publisher) = image["publisher"].as_str() else {
+        let id = image["communityGalleryImageId"].as_str();
+        let id = id.and_then(|id| id.strip_prefix(GALLERY));
+        return match id.is_some_and(|image| IMAGES.contains(&image)) {
+            true => Ok(()),
+            false => {
+                let message = "The gallery image is not available in the location.";
+                let code = "GalleryImageNotFound".to_owned();
+                Err((StatusCode::NOT_FOUND, code, message.to_owned()))
+            }
+        };
+    };
+    fields(
+        image,
+        &["publisher", "offer", "sku", "version"],
+        &["publisher", "offer", "sku", "version"],
+    )?;
+    let is_jammy = publisher.eq_ignore_ascii_case("canonical")
+        && image["offer"] == "0001-com-ubuntu-server-jammy"
+        && image["version"] == "latest";
+    let size = size.as_str().unwrap_or_default();
+    match image["sku"].as_str() {
+        Some("22_04-lts-gen2") if is_jammy => Ok(()),
+        Some("22_04-lts") if is_jammy && !size.ends_with("_v6") => Ok(()),
+        Some("22_04-lts") if is_jammy => Err(bad(
+            "BadRequest",
+            format!("The selected VM size '{size}' cannot boot Hypervisor Generation '1'."),
+        )),
+        _ => Err((
             StatusCode::NOT_FOUND,
-            "GalleryImageNotFound".to_owned(),
-            message.to_owned(),
-        ));
+            "PlatformImageNotFound".to_owned(),
+            "The platform image is not available.".to_owned(),
+        )),
     }
+}
+
+fn check_storage(storage: &Value, size: &Value) -> Result<(), Refusal> {
+    let known = [
+        "alignRegionalDisksToVMZone",
+        "dataDisks",
+        "diskApiVersion",
+        "diskControllerType",
+        "imageReference",
+        "osDisk",
+    ];
+    fields(storage, &known, &["imageReference", "osDisk"])?;
+    check_image(&storage["imageReference"], size)?;
     let disk = &storage["osDisk"];
     let known = [
         "caching",

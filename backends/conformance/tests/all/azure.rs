@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine,
+};
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Machine, Sign};
+use dstack_compute::{ComputeError, ConfigureError, GatewayMachine, Machine, Sign};
 use dstack_emulator_azure::{Azure, CLIENT, GROUP, HOME, OTHER, SUBSCRIPTION, TENANT};
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -109,6 +111,20 @@ async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
 checks_of!(machines: one_machine, machines_in_two_regions; whole_life, sold_out, loss, soak);
 checks_of!(machines_with_a_network: another_machine, machines_in_two_regions;
     any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed);
+
+async fn one_gateway() -> (Cloud, Subject<GatewayMachine>) {
+    let (_, cloud) = prepared(&[HOME]);
+    let subject = gateway(&cloud, HOME);
+    (cloud, subject)
+}
+
+async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
+    let (_, cloud) = prepared(&[HOME, OTHER]);
+    let subjects = vec![gateway(&cloud, HOME), gateway(&cloud, OTHER)];
+    (cloud, subjects)
+}
+
+checks_of!(gateways: one_gateway, two_gateways);
 
 #[tokio::test(start_paused = true)]
 async fn credentials() {
@@ -724,4 +740,103 @@ fn one_of(subject: &Subject<Machine>) -> Subject<Machine> {
         problem: subject.problem,
         called: subject.called,
     }
+}
+
+/// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the account.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
+    let (emulator, cloud) =
+        emulated(&json!({"regions": [HOME], "vm_managed_identity": "dstack-main/runners"}));
+    let subject = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.instance_id, subject.marks.name(60));
+    assert_eq!(
+        (place.ip_address.as_str(), place.region.as_str()),
+        ("203.0.113.77", HOME)
+    );
+    let asked = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(asked.get("identity"), None);
+    let properties = &asked["properties"];
+    assert_eq!(properties["hardwareProfile"]["vmSize"], "Standard_B1ms");
+    assert_eq!(properties["priority"], "Regular");
+    assert_eq!(
+        properties["storageProfile"]["imageReference"],
+        json!({"publisher": "canonical", "offer": "0001-com-ubuntu-server-jammy", "sku": "22_04-lts-gen2", "version": "latest"})
+    );
+    assert_eq!(properties["storageProfile"]["osDisk"]["diskSizeGB"], 30);
+    let system = &properties["osProfile"];
+    assert_eq!(
+        (&system["computerName"], &system["adminUsername"]),
+        (&json!("gatewayvm"), &json!("ubuntu"))
+    );
+    let keys = &system["linuxConfiguration"]["ssh"]["publicKeys"];
+    assert_eq!(
+        keys,
+        &json!([{"path": "/home/ubuntu/.ssh/authorized_keys", "keyData": subject.want.authorized_keys[0]}])
+    );
+    let group = security_group_of(&asked);
+    assert_eq!(group, "dstack-main-eastus-gateway-security-group");
+    let shared = emulator.shared();
+    let (_, group) = shared.iter().find(|(name, _)| *name == group).unwrap();
+    assert_eq!(
+        group["properties"]["securityRules"],
+        json!([{"name": "gateway_all", "properties": {"protocol": "Tcp", "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
+            "destinationAddressPrefix": "*", "destinationPortRanges": ["22", "80", "443"], "access": "Allow", "priority": 101,
+            "direction": "Inbound"}}])
+    );
+}
+
+fn security_group_of(asked: &Value) -> String {
+    let nic = &asked["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"];
+    let id = nic["networkSecurityGroup"]["id"].as_str().unwrap();
+    id.rsplit('/').next().unwrap().to_owned()
+}
+
+/// A gateway has an address where machines for jobs have none, and is of any newer size; jobs keep their security group.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_has_an_address_and_the_size_that_is_asked_for() {
+    let (emulator, cloud) =
+        emulated(&json!({"regions": [HOME], "vpc_ids": {HOME: "net/open"}, "public_ips": false}));
+    emulator.add_network("net", "open", HOME, &["a", "b"], &["b"]);
+    let backend = cloud.open();
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.instance_type = Some("Standard_D2s_v6".to_owned());
+    let place = Driver::with_backend(&cloud, backend.clone())
+        .make(&subject)
+        .await
+        .unwrap();
+    assert_eq!(place.ip_address, "203.0.113.77");
+    let of_gateway = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(
+        of_gateway["properties"]["hardwareProfile"]["vmSize"],
+        "Standard_D2s_v6"
+    );
+    let subject = machine(&cloud).await;
+    let place = Driver::with_backend(&cloud, backend)
+        .make(&subject)
+        .await
+        .unwrap();
+    assert_eq!(place.hostname.as_deref(), Some("10.0.0.7"));
+    let of_jobs = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(
+        [&of_gateway, &of_jobs].map(security_group_of),
+        [
+            "dstack-main-eastus-gateway-security-group",
+            "dstack-main-eastus-default-security-group"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_gateway_can_be_is_refused() {
+    let (emulator, cloud) = prepared(&[HOME]);
+    let mut private = gateway(&cloud, HOME);
+    private.want.is_public = false;
+    let error = Driver::new(&cloud).make(&private).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Unsupported(_)), "{error:?}");
+    // Users write it.
+    let elsewhere = gateway(&cloud, "eastus/../..");
+    let error = Driver::new(&cloud).make(&elsewhere).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    assert_eq!(emulator.ledger().count(), 0);
 }
