@@ -120,9 +120,9 @@ impl Lifecycle<Machine> for Azure {
         });
         let find = async || {
             let name = known.marks.name(NAME_LENGTH);
-            let found = self.machine(&name).await?;
-            Ok(found.map(|machine| Asked {
-                made: Made::now(machine.name, call),
+            let is_there = self.machine(&name).await?.is_some() || self.has_pieces(&known.marks).await?;
+            Ok(is_there.then(|| Asked {
+                made: Made::now(name, call),
                 operation: None,
             }))
         };
@@ -227,11 +227,12 @@ impl Azure {
                 Err(error) => error,
             };
             if error.is(NOT_THERE) {
-                self.networks.lock().await.clear();
+                let key = (want.offer.region.to_string(), purpose);
+                self.networks.lock().await.remove(&key);
                 return Err(ComputeError::NotReady(error.to_string()));
             }
-            // A machine for which there is no room may have been made all the same, and has failed.
-            if error.is_no_capacity() && !matches!(self.machine(&name).await, Ok(None)) {
+            // As one for which there is no room.
+            if error.may_have_begun() && !matches!(self.machine(&name).await, Ok(None)) {
                 return Ok(asked(None));
             }
             Err(error.compute_error())

@@ -73,6 +73,7 @@ pub(crate) async fn configured_subnet(
                 "`subnet_ids`: {text} is not of the form resourceGroup/network/subnet"
             ))
         })?;
+        check_region(client, group, network, region, "subnet_ids").await?;
         let path = client.in_group(
             group,
             format_args!("Network/virtualNetworks/{network}/subnets/{subnet}"),
@@ -107,6 +108,7 @@ pub(crate) async fn configured_subnet(
             "`vpc_ids`: {text} is not of the form resourceGroup/network"
         ))
     })?;
+    check_region(client, group, network, region, "vpc_ids").await?;
     let path = client.in_group(group, format_args!("Network/virtualNetworks/{network}/subnets"));
     let subnets = match client.list::<Subnet>(&path, NETWORK, None).await {
         Err(error) if error.is_missing() => {
@@ -127,6 +129,30 @@ pub(crate) async fn configured_subnet(
             "`vpc_ids`: no subnet of network {network} reaches the internet: one needs a NAT gateway, or the network a peering"
         ),
     }))
+}
+
+/// Machines are in networks of their own region only. Whoever may see subnets and not networks finds out with a machine.
+async fn check_region(
+    client: &Client,
+    group: &str,
+    network: &str,
+    region: &str,
+    field: &str,
+) -> Result<(), NoSubnet> {
+    let path = client.in_group(group, format_args!("Network/virtualNetworks/{network}"));
+    let found = match client.find::<Thing<Value>>(&path, NETWORK).await {
+        Err(error) if error.is_forbidden() => return Ok(()),
+        found => found?,
+    };
+    // "West Europe" is westeurope.
+    let plain = |text: &str| text.replace(' ', "").to_ascii_lowercase();
+    match found.filter(|found| plain(&found.location) != plain(region)) {
+        Some(found) => Err(NoSubnet::Wrong(format!(
+            "`{field}`: network {network} is in {}, and not in {region}",
+            found.location
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Whether machines without public addresses have a way to the internet: a NAT gateway, or perhaps by a network that is connected.

@@ -118,15 +118,22 @@ impl Azure {
             .in_group(&self.group, format_args!("{provider}/{collection}/{name}"))
     }
 
+    /// Whether something is left of a machine, which may be gone, or was never made.
+    pub(crate) async fn has_pieces(&self, marks: &Marks) -> Result<bool, ComputeError> {
+        self.pieces.forget();
+        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        Ok(pieces.iter().any(|piece| piece.is_for(marks)))
+    }
+
     /// Begins to remove what is left; whether there was something.
     pub(crate) async fn end_pieces(&self, is_own: impl Fn(&Piece) -> bool) -> Result<bool, ComputeError> {
         let pieces = self.pieces.get(|| self.list_pieces()).await?;
-        let mut is_left = false;
+        let (mut is_left, mut failed) = (false, None);
         for piece in pieces.iter().filter(|piece| is_own(piece)) {
             is_left = true;
-            self.end_piece(piece.kind, &piece.name).await?;
+            failed = self.end_piece(piece.kind, &piece.name).await.err().or(failed);
         }
-        Ok(is_left)
+        failed.map_or(Ok(is_left), Err)
     }
 
     /// What is still in use, or ends already, is asked for again later.
@@ -135,13 +142,18 @@ impl Azure {
             .client
             .delete(&self.piece_path(kind, name), kind.version)
             .await;
-        match removed.map_err(|error| error.compute_error()) {
-            Err(ComputeError::InUse(why) | ComputeError::NotReady(why)) => {
-                tracing::debug!(name, why, "a piece of a machine is not removed yet");
-                Ok(())
-            }
-            removed => removed,
+        let Err(error) = removed else {
+            return Ok(());
+        };
+        // Of disks that a machine still has.
+        let is_attached = error.is(&["OperationNotAllowed"]);
+        match error.compute_error() {
+            ComputeError::InUse(_) | ComputeError::NotReady(_) => {}
+            _ if is_attached => {}
+            error => return Err(error),
         }
+        tracing::debug!(name, %error, "a piece of a machine is not removed yet");
+        Ok(())
     }
 
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {

@@ -123,6 +123,8 @@ struct Cloud {
     sold_out: bool,
     refused: BTreeMap<String, (u16, &'static str, &'static str)>,
     failing: BTreeMap<String, &'static str>,
+    /// What is begun of these sizes is refused all the same.
+    begun: BTreeMap<String, (u16, &'static str)>,
     forbidden: BTreeSet<&'static str>,
     /// Calls that are left of each kind.
     buckets: BTreeMap<&'static str, login::Bucket>,
@@ -328,6 +330,12 @@ impl Azure {
         self.lock().failing.insert(size.to_owned(), code);
     }
 
+    /// Machines of a size fail, with this code, and are refused with this answer, but not before they are begun.
+    pub fn refuse_late(&self, size: &str, status: u16, code: &'static str) {
+        self.fail(size, code);
+        self.lock().begun.insert(size.to_owned(), (status, code));
+    }
+
     /// The account may not do this (an action, such as `Microsoft.Compute/virtualMachines/write`).
     pub fn forbid(&self, action: &'static str) {
         self.lock().forbidden.insert(action);
@@ -435,6 +443,7 @@ impl Azure {
         match (ask.method, parts.as_slice()) {
             ("GET", ["providers", "microsoft.compute", "skus"]) => {
                 ask.version(&["2021-07-01"])?;
+                self.allowed("Microsoft.Compute/skus/read")?;
                 let filter = ask.query.get("$filter").map(String::as_str).unwrap_or_default();
                 let location = filter
                     .strip_prefix("location eq '")

@@ -340,6 +340,10 @@ impl Azure {
         );
         let body = machine.to_json(times, false, false);
         state.machines.push(machine);
+        if let Some((status, code)) = state.begun.get(size) {
+            let status = StatusCode::from_u16(*status).unwrap();
+            return Err((status, (*code).to_owned(), "m".to_owned()));
+        }
         Ok(Done {
             status: StatusCode::CREATED,
             body,

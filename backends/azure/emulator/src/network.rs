@@ -179,6 +179,7 @@ impl Azure {
                 ask.page(peered.then_some(peering).into_iter().collect(), PAGE, false)
             }
             ("PUT", [collection @ ("virtualnetworks" | "networksecuritygroups"), name]) => {
+                check_name(collection, name)?;
                 check(collection, &ask.body)?;
                 let known = find(&state, collection, name);
                 if known.is_some_and(|at| state.shared[at].asked["location"] != ask.body["location"]) {
@@ -221,6 +222,21 @@ impl Azure {
     }
 }
 
+/// Of networks, security groups and subnets.
+fn check_name(collection: &str, name: &str) -> Result<(), Refusal> {
+    let longest = if collection == "virtualnetworks" { 64 } else { 80 };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let ends = name.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    match name.len() <= longest && begins && ends && name.chars().all(is_plain) {
+        true => Ok(()),
+        false => Err(bad(
+            "InvalidResourceName",
+            format!("Resource name {name} is invalid."),
+        )),
+    }
+}
+
 fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
     fields(
         body,
@@ -252,6 +268,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
         )?;
         for subnet in properties["subnets"].as_array().into_iter().flatten() {
             fields(subnet, &["id", "name", "type", "properties"], &["name"])?;
+            check_name("subnets", subnet["name"].as_str().unwrap_or_default())?;
             let known = [
                 "addressPrefix",
                 "addressPrefixes",

@@ -133,7 +133,10 @@ impl Azure {
                         ));
                     }
                     "disks" if !piece.machine.is_empty() => {
-                        return Err(conflict("Conflict", "The disk is attached to a virtual machine."));
+                        return Err(conflict(
+                            "OperationNotAllowed",
+                            "The disk is attached to a virtual machine.",
+                        ));
                     }
                     _ => {}
                 }

@@ -223,6 +223,7 @@ async fn what_is_wrong_with_a_configuration_is_told() {
     emulator.add_network("net", "open", HOME, &["a", "b"], &["b"]);
     emulator.add_network("net", "peered", HOME, &["a"], &[]);
     emulator.peer("peered");
+    emulator.add_network("net", "elsewhere", OTHER, &["a"], &[]);
     let here = |more: Value| {
         let mut config = config(&more);
         config["regions"] = json!([HOME]);
@@ -264,6 +265,14 @@ async fn what_is_wrong_with_a_configuration_is_told() {
         ),
         (json!({"vpc_ids": {HOME: "net/none"}}), "network none not found"),
         (json!({"vpc_ids": {HOME: "none/none"}}), "network none not found"),
+        (
+            json!({"vpc_ids": {HOME: "net/elsewhere"}}),
+            "`vpc_ids`: network elsewhere is in westeurope, and not in eastus",
+        ),
+        (
+            json!({"subnet_ids": {HOME: "net/elsewhere/a"}}),
+            "`subnet_ids`: network elsewhere is in westeurope, and not in eastus",
+        ),
         (
             json!({"subnet_ids": {HOME: "net/open"}}),
             "not of the form resourceGroup/network/subnet",
@@ -320,6 +329,15 @@ async fn a_role_that_lacks_rights_is_refused() {
     // Who may not see rights finds out when they are needed.
     emulator.forbid("Microsoft.Authorization/permissions/read");
     configure(&cloud, &cloud.config).await.unwrap();
+    // A role in the resource group alone has no rights in the subscription.
+    emulator.forbid("Microsoft.Compute/skus/read");
+    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("Azure does not allow `Microsoft.Compute/skus/read`"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -604,6 +622,49 @@ async fn what_fails_while_it_is_made_is_removed_with_its_pieces() {
             assert_eq!(emulator.ledger().alive(), [], "{code}");
         }
     }
+}
+
+/// The answer is lost, and the server is killed; or Azure refuses what it has begun.
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_is_removed_though_nobody_was_told() {
+    let size = "Standard_D2s_v6";
+    let mut begun = 0;
+    for nth in 0..8 {
+        let (emulator, cloud) = prepared(&[HOME]);
+        emulator.fail(size, "AllocationFailed");
+        let subject = machine_of(&cloud, size, false).await;
+        let driver = Driver::new(&cloud);
+        cloud.faults().at(nth, Fault::KilledAfter);
+        drop(driver.make_until_killed(&subject).await);
+        cloud.faults().none();
+        begun += emulator.ledger().alive().len();
+        driver.remove(&subject.known(None), &subject).await;
+        assert_eq!(emulator.ledger().alive(), [], "killed after request {nth}");
+    }
+    assert!(begun > 0);
+
+    for (status, code) in [
+        (409, "OperationNotAllowed"),
+        (409, "SkuNotAvailable"),
+        (400, "PublicIPCountLimitReached"),
+    ] {
+        let (emulator, cloud) = prepared(&[HOME]);
+        emulator.refuse_late(size, status, code);
+        let subject = machine_of(&cloud, size, false).await;
+        Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert_eq!(emulator.ledger().count(), 3, "{code}");
+        assert_eq!(emulator.ledger().alive(), [], "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_group_that_is_gone_is_named() {
+    let (emulator, cloud) = emulated(&json!({"regions": [HOME]}));
+    let subject = machine(&cloud).await;
+    emulator.only_group("other");
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Configuration(_)), "{error:?}");
+    assert!(error.to_string().contains("resource group is gone"), "{error}");
 }
 
 /// Of which nothing was noted.
