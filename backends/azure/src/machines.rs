@@ -1,5 +1,6 @@
 //! The life of a machine: one request, with which Azure makes a virtual machine, its network interface, address and disk. They end with it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,6 +28,9 @@ use crate::{names, tags};
 const NAME_LENGTH: usize = 60;
 
 const MACHINE: &str = "machine";
+
+/// What is noted before a machine is asked for. It is no piece of Azure.
+const CHOICE: &str = "choice of the machine";
 
 /// What is noted of a machine of dstack 0.22.5 before it is removed. It is no piece of Azure.
 const UNMARKED: &str = "unmarked pieces of the machine";
@@ -73,6 +77,21 @@ struct Asked {
     operation: Option<String>,
 }
 
+/// What the configuration says of a machine when it is asked for first; it may change while the machine is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Choice {
+    /// Resource group.
+    group: String,
+    is_public: bool,
+}
+
+/// What places have more than those of dstack 0.22.5, whose machines are in the group of the configuration.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct PlaceData {
+    #[serde(default)]
+    resource_group: Option<String>,
+}
+
 #[async_trait]
 impl Lifecycle<Machine> for Azure {
     async fn ensure(
@@ -87,14 +106,30 @@ impl Lifecycle<Machine> for Azure {
         &self,
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let listed = self.list_machines().await?;
+        let places = known.iter().filter_map(|known| known.place.as_ref());
+        let groups: BTreeSet<String> = places.map(|place| self.group_of(place)).collect();
+        let mut lists = HashMap::new();
+        let mut failed = None;
+        for group in groups {
+            match self.list_machines(Some(&group)).await {
+                Ok(listed) => drop(lists.insert(group, listed)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed.filter(|_| lists.is_empty()) {
+            return Err(error);
+        }
         let (mut signs, mut asked) = (Vec::with_capacity(known.len()), 0);
         for known in known {
             let Some(place) = &known.place else {
                 signs.push(None);
                 continue;
             };
-            let name = place.instance_id.as_str();
+            let (group, name) = (self.group_of(place), place.instance_id.as_str());
+            let Some(listed) = lists.get(&group) else {
+                signs.push(None);
+                continue;
+            };
             let listed = listed
                 .iter()
                 .find(|machine| machine.name.eq_ignore_ascii_case(name));
@@ -105,7 +140,11 @@ impl Lifecycle<Machine> for Azure {
             // A list may lack what is new, or what moved while it was read; what has failed is told by its state now.
             asked += 1;
             signs.push(match asked <= MOST_ASKED {
-                true => self.machine(name).await.ok().map(|found| sign_of(found.as_ref())),
+                true => self
+                    .machine(&group, name)
+                    .await
+                    .ok()
+                    .map(|found| sign_of(found.as_ref())),
                 false => None,
             });
         }
@@ -114,13 +153,20 @@ impl Lifecycle<Machine> for Azure {
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let place = known.place.as_ref();
+        let choice: Option<Choice> = call.made(CHOICE)?;
+        let group = match (place, choice) {
+            (Some(place), _) => self.group_of(place),
+            (None, Some(choice)) => choice.group,
+            (None, None) => self.group.clone(),
+        };
         let of_place = place.map(|place| Asked {
             made: Made::long_ago(place.instance_id.clone()),
             operation: None,
         });
         let find = async || {
             let name = known.marks.name(NAME_LENGTH);
-            let is_there = self.machine(&name).await?.is_some() || self.has_pieces(&known.marks).await?;
+            let is_there =
+                self.machine(&group, &name).await?.is_some() || self.has_pieces(&group, &known.marks).await?;
             Ok(is_there.then(|| Asked {
                 made: Made::now(name, call),
                 operation: None,
@@ -128,19 +174,28 @@ impl Lifecycle<Machine> for Azure {
         };
         let is_noted = call.made::<Asked>(MACHINE)?.is_some();
         let unmarked = match place.filter(|_| !is_noted) {
-            Some(place) => self.note_unmarked(&place.instance_id, call).await?,
+            Some(place) => self.note_unmarked(&group, &place.instance_id, call).await?,
             None => Vec::new(),
         };
         let delete = async |asked: Asked| {
-            let mut told = self.end_machine(&asked.made.id).await?;
+            let mut told = self.end_machine(&group, &asked.made.id).await?;
             let is_own =
                 |piece: &Piece| piece.is_for(&known.marks) || unmarked.iter().any(|one| piece.is(one));
-            if told == Removal::Gone && self.end_pieces(is_own).await? {
+            if told == Removal::Gone && self.end_pieces(&group, is_own).await? {
                 told = Removal::Underway { again: ENDS_INTERVAL };
             }
             Ok(asked.made.removal(call, told, ENDS_INTERVAL))
         };
-        call.unmake(MACHINE, of_place, LISTED_WITHIN, find, delete).await
+        let removal = call
+            .unmake(MACHINE, of_place, LISTED_WITHIN, find, delete)
+            .await?;
+        if removal == Removal::Gone {
+            // The next attempt makes another choice.
+            let gone = async |_: Choice| Ok(Removal::Gone);
+            call.unmake(CHOICE, None, Duration::ZERO, async || Ok(None), gone)
+                .await?;
+        }
+        Ok(removal)
     }
 }
 
@@ -159,18 +214,27 @@ impl Azure {
                 again: STARTS_INTERVAL,
             })
         };
+        let choose = async || {
+            Ok(Choice {
+                group: self.group.clone(),
+                is_public: self.is_public(purpose),
+            })
+        };
+        let choice = call.make_once(CHOICE, choose).await?;
+        let group = choice.group.as_str();
         let Some(asked) = call.made::<Asked>(MACHINE)? else {
-            self.launch(want, purpose, call).await?;
+            self.launch(want, purpose, &choice, call).await?;
             return starting("the machine starts");
         };
         let name = &asked.made.id;
-        let listed = self.machines.get(|| self.list_machines()).await?;
+        let lists = self.lists(group);
+        let listed = lists.machines.get(|| self.list_machines(Some(group))).await?;
         let listed = listed.iter().find(|machine| machine.name == *name).cloned();
         let machine = match listed {
             // The list may be of a moment ago.
             Some(machine) if is_well(&machine) => Some(machine),
             None if asked.made.is_new(call) => None,
-            _ => self.machine(name).await?,
+            _ => self.machine(group, name).await?,
         };
         let Some(machine) = machine else {
             return match asked.made.is_new(call) {
@@ -184,20 +248,28 @@ impl Azure {
             "Deleting" => return Err(ComputeError::Broken("Azure removes the machine".to_owned())),
             _ => return starting("the machine starts"),
         }
-        match self.addresses(&machine, purpose).await? {
-            Some(addresses) => Ok(Step::Ready(place(&want.offer, machine.name, addresses))),
+        match self.addresses(&machine, &choice).await? {
+            Some(addresses) => Ok(Step::Ready(place(&want.offer, group, machine.name, addresses))),
             None => starting("the machine gets an address"),
         }
     }
 
-    fn machine_path(&self, name: &str) -> String {
+    /// The resource group of what was made.
+    fn group_of(&self, place: &JobProvisioningData) -> String {
+        let data = place.backend_data.as_deref().unwrap_or_default();
+        let data: PlaceData = serde_json::from_str(data).unwrap_or_default();
+        let noted = data.resource_group.filter(|group| names::is_name(group));
+        noted.unwrap_or_else(|| self.group.clone())
+    }
+
+    pub(crate) fn machine_path(&self, group: &str, name: &str) -> String {
         self.client
-            .in_group(&self.group, format_args!("Compute/virtualMachines/{name}"))
+            .in_group(group, format_args!("Compute/virtualMachines/{name}"))
     }
 
     /// `None`: Azure does not have it.
-    async fn machine(&self, name: &str) -> Result<Option<Thing<client::Machine>>, ComputeError> {
-        let found = self.client.find_machine(&self.machine_path(name)).await;
+    async fn machine(&self, group: &str, name: &str) -> Result<Option<Thing<client::Machine>>, ComputeError> {
+        let found = self.client.find_machine(&self.machine_path(group, name)).await;
         found.map_err(|error| error.compute_error())
     }
 
@@ -206,12 +278,16 @@ impl Azure {
         &self,
         want: &MachineRequest,
         purpose: Purpose,
+        choice: &Choice,
         call: &Call<'_>,
     ) -> Result<Asked, ComputeError> {
+        let group = choice.group.as_str();
         let network = self.network(&want.offer.region, purpose).await?;
-        let body = self.body(want, purpose, &network).map_err(not_asked)?;
+        let body = self
+            .body(want, purpose, choice.is_public, &network)
+            .map_err(not_asked)?;
         let name = want.marks.name(NAME_LENGTH);
-        let path = self.machine_path(&name);
+        let path = self.machine_path(group, &name);
         let was_asked = call.asked_at(MACHINE).is_some();
         let asked = |operation: Option<String>| Asked {
             made: Made::now(name.clone(), call),
@@ -219,7 +295,7 @@ impl Azure {
         };
         let ask = async || {
             // As long as Azure is at it, the same request would be in conflict with the first one.
-            if was_asked && self.machine(&name).await?.is_some() {
+            if was_asked && self.machine(group, &name).await?.is_some() {
                 return Ok(asked(None));
             }
             let error = match self.client.put(&path, COMPUTE, &body).await {
@@ -227,12 +303,11 @@ impl Azure {
                 Err(error) => error,
             };
             if error.is(NOT_THERE) {
-                let key = (want.offer.region.to_string(), purpose);
-                self.networks.lock().await.remove(&key);
+                self.networks.forget(&want.offer.region, purpose);
                 return Err(ComputeError::NotReady(error.to_string()));
             }
             // As one for which there is no room.
-            if error.may_have_begun() && !matches!(self.machine(&name).await, Ok(None)) {
+            if error.may_have_begun() && !matches!(self.machine(group, &name).await, Ok(None)) {
                 return Ok(asked(None));
             }
             Err(error.compute_error())
@@ -244,6 +319,7 @@ impl Azure {
         &self,
         want: &MachineRequest,
         purpose: Purpose,
+        is_public: bool,
         network: &Network,
     ) -> Result<Value, ComputeError> {
         let (offer, name) = (&want.offer, want.marks.name(NAME_LENGTH));
@@ -259,7 +335,7 @@ impl Azure {
             ));
         }
         let mut ip = json!({"subnet": {"id": network.subnet}});
-        if let (true, Some(fields)) = (self.is_public(purpose), ip.as_object_mut()) {
+        if let (true, Some(fields)) = (is_public, ip.as_object_mut()) {
             let address = json!({"name": name, "tags": tags, "sku": {"name": "Standard"},
                 "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"}});
             fields.insert("publicIPAddressConfiguration".to_owned(), address);
@@ -353,17 +429,26 @@ impl Azure {
     }
 
     /// The network interface and the address of a machine of dstack 0.22.5, which have no marks, and perhaps do not end with it.
-    async fn note_unmarked(&self, name: &str, call: &Call<'_>) -> Result<Vec<Reference>, ComputeError> {
+    async fn note_unmarked(
+        &self,
+        group: &str,
+        name: &str,
+        call: &Call<'_>,
+    ) -> Result<Vec<Reference>, ComputeError> {
         if let Some(noted) = call.made(UNMARKED)? {
             return Ok(noted);
         }
-        let machine = self.machine(name).await?.and_then(|machine| machine.properties);
+        let machine = self
+            .machine(group, name)
+            .await?
+            .and_then(|machine| machine.properties);
         let Some(nic) =
             machine.and_then(|machine| machine.network_profile.network_interfaces.into_iter().next())
         else {
             return Ok(Vec::new());
         };
-        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let lists = self.lists(group);
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
         let ip = pieces.iter().find(|piece| piece.is(&nic)).and_then(Piece::ip);
         let address = ip.and_then(|ip| ip.public_address.clone());
         let found: Vec<Reference> = [nic].into_iter().chain(address).collect();
@@ -374,7 +459,7 @@ impl Azure {
     async fn addresses(
         &self,
         machine: &Thing<client::Machine>,
-        purpose: Purpose,
+        choice: &Choice,
     ) -> Result<Option<(String, Option<String>)>, ComputeError> {
         let profile = machine
             .properties
@@ -383,13 +468,14 @@ impl Azure {
         let Some(nic) = profile.and_then(|profile| profile.network_interfaces.first()) else {
             return Ok(None);
         };
-        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let (group, lists) = (choice.group.as_str(), self.lists(&choice.group));
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
         let find = |one: &Reference| pieces.iter().find(|piece| piece.is(one));
         let Some(ip) = find(nic).and_then(Piece::ip) else {
             return Ok(None);
         };
         let private = ip.private_address.clone();
-        if !self.is_public(purpose) {
+        if !choice.is_public {
             return Ok(private.map(|address| (address.clone(), Some(address))));
         }
         let address = ip.public_address.as_ref().and_then(find);
@@ -398,18 +484,19 @@ impl Azure {
     }
 
     /// `Gone`: Azure does not have the machine itself.
-    pub(crate) async fn end_machine(&self, name: &str) -> Result<Removal, ComputeError> {
+    pub(crate) async fn end_machine(&self, group: &str, name: &str) -> Result<Removal, ComputeError> {
         let underway = Removal::Underway { again: ENDS_INTERVAL };
-        let listed = self.machines.get(|| self.list_machines()).await?;
+        let lists = self.lists(group);
+        let listed = lists.machines.get(|| self.list_machines(Some(group))).await?;
         let listed = listed
             .iter()
             .find(|machine| machine.name.eq_ignore_ascii_case(name));
         match listed {
             Some(machine) if state(machine) == "Deleting" => return Ok(underway),
-            None if self.machine(name).await?.is_none() => return Ok(Removal::Gone),
+            None if self.machine(group, name).await?.is_none() => return Ok(Removal::Gone),
             _ => {}
         }
-        let asked = self.client.delete(&self.machine_path(name), COMPUTE).await;
+        let asked = self.client.delete(&self.machine_path(group, name), COMPUTE).await;
         match asked.map_err(|error| error.compute_error()) {
             // What goes on with it ends first.
             Ok(()) | Err(ComputeError::NotReady(_)) => Ok(underway),
@@ -450,11 +537,16 @@ fn sign_of(machine: Option<&Thing<client::Machine>>) -> Sign<JobProvisioningData
 
 fn place(
     offer: &InstanceOfferWithAvailability,
+    group: &str,
     id: String,
     (hostname, internal_ip): (String, Option<String>),
 ) -> JobProvisioningData {
+    let data = PlaceData {
+        resource_group: Some(group.to_owned()),
+    };
     JobProvisioningData {
         internal_ip,
+        backend_data: serde_json::to_string(&data).ok(),
         ..machine_place(offer, id, hostname, USER, 22)
     }
 }

@@ -15,6 +15,15 @@ pub(crate) fn parts<const N: usize>(text: &str) -> Option<[&str; N]> {
     parts.iter().all(|part| is_name(part)).then_some(parts)
 }
 
+/// Of an id, `/subscriptions/s/resourceGroups/group/providers/p/type/name`: group, type and name.
+pub(crate) fn of_id(id: &str) -> Option<[&str; 3]> {
+    let parts: Vec<&str> = id.split('/').collect();
+    match parts.as_slice() {
+        ["", _, _, _, group, _, _, kind, name] => Some([group, kind, name]),
+        _ => None,
+    }
+}
+
 /// Of the resource group that is made for a project.
 pub(crate) fn group_of(project: &str) -> String {
     format!("dstack-{project}")

@@ -1,11 +1,17 @@
 //! The network of machines in a region: one that the configuration names, or one that is made with the first machine, has no costs, and
 //! stays; and the security groups, one for jobs and one for gateways. Names and rules are those of dstack 0.22.5.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
 use dstack_backend::not_asked;
 use dstack_compute::ComputeError;
 use dstack_compute::config::AzureConfig;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::Azure;
 use crate::client::{Client, NETWORK, Reference, Thing};
@@ -22,6 +28,31 @@ const SUBNET_CIDR: &str = "10.0.0.0/20";
 pub(crate) struct Network {
     pub(crate) subnet: String,
     pub(crate) security_group: String,
+}
+
+/// What was found of networks, each looked for once at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Networks(StdMutex<HashMap<(String, Purpose), Slot>>);
+
+type Slot = Arc<Mutex<Option<Found>>>;
+
+/// A network, or why there was none, and when.
+type Found = (Instant, Result<Network, ComputeError>);
+
+/// How long an error holds: many machines may ask at the same time.
+const ERROR_LIFETIME: Duration = Duration::from_secs(3);
+
+impl Networks {
+    fn slot(&self, region: &str, purpose: Purpose) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(slots.entry((region.to_owned(), purpose)).or_default())
+    }
+
+    /// It is looked for again.
+    pub(crate) fn forget(&self, region: &str, purpose: Purpose) {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.remove(&(region.to_owned(), purpose));
+    }
 }
 
 /// Why there is no subnet.
@@ -172,17 +203,41 @@ async fn reaches_out(
     Ok(!client.list::<Value>(&path, NETWORK, None).await?.is_empty())
 }
 
+/// What there is of a thing that Azure could not make or change, with what is missing of it.
+fn completed(mut found: Value, wanted: Value) -> Value {
+    let has = |value: Option<&Value>| match value {
+        Some(Value::Array(list)) => !list.is_empty(),
+        value => value.is_some_and(|value| !value.is_null()),
+    };
+    if let (Some(found), Value::Object(wanted)) = (found.as_object_mut(), wanted) {
+        for (field, value) in wanted {
+            if !has(found.get(&field)) {
+                found.insert(field, value);
+            }
+        }
+    }
+    found
+}
+
 impl Azure {
     /// Found, or made.
     ///
     /// # Errors
     /// [`ComputeError::NotReady`] as long as Azure is at it.
     pub(crate) async fn network(&self, region: &str, purpose: Purpose) -> Result<Network, ComputeError> {
-        let mut networks = self.networks.lock().await;
-        let key = (region.to_owned(), purpose);
-        if let Some(network) = networks.get(&key) {
-            return Ok(network.clone());
+        let slot = self.networks.slot(region, purpose);
+        let mut known = slot.lock().await;
+        match &*known {
+            Some((_, Ok(network))) => return Ok(network.clone()),
+            Some((at, Err(error))) if at.elapsed() < ERROR_LIFETIME => return Err(error.clone()),
+            _ => {}
         }
+        let found = self.find_network(region, purpose).await;
+        *known = Some((Instant::now(), found.clone()));
+        found
+    }
+
+    async fn find_network(&self, region: &str, purpose: Purpose) -> Result<Network, ComputeError> {
         let configured = configured_subnet(&self.client, &self.config, region, self.is_public(purpose)).await;
         let configured = configured.map_err(|error| match error {
             NoSubnet::Wrong(text) => ComputeError::Configuration(text),
@@ -198,12 +253,10 @@ impl Azure {
                 "Azure makes the network of {region}"
             )));
         };
-        let network = Network {
+        Ok(Network {
             subnet,
             security_group,
-        };
-        networks.insert(key, network.clone());
-        Ok(network)
+        })
     }
 
     async fn default_subnet(&self, region: &str) -> Result<Option<String>, ComputeError> {
@@ -251,12 +304,14 @@ impl Azure {
         properties: &Value,
     ) -> Result<Option<(String, Shared)>, ComputeError> {
         let path = self.client.in_group(&self.group, path);
-        let found = self.client.find::<Thing<Shared>>(&path, NETWORK).await;
+        let found = self.client.find::<Thing<Value>>(&path, NETWORK).await;
         let found = found.map_err(|error| not_asked(error.compute_error()))?;
+        let mut properties = properties.clone();
         if let Some(found) = found.and_then(|found| found.properties) {
-            match found.provisioning_state.as_str() {
-                "Succeeded" => return Ok(Some((path, found))),
-                "Failed" | "Canceled" => {}
+            let state: Shared = serde_json::from_value(found.clone()).unwrap_or_default();
+            match state.provisioning_state.as_str() {
+                "Succeeded" => return Ok(Some((path, state))),
+                "Failed" | "Canceled" => properties = completed(found, properties),
                 _ => return Ok(None),
             }
         }

@@ -133,6 +133,8 @@ struct Cloud {
     held_off: usize,
     lag: Duration,
     has_long_pages: bool,
+    /// Credentials see single resource groups only.
+    only_groups: bool,
 }
 
 /// Status, code and message.
@@ -169,6 +171,17 @@ fn missing(what: &str) -> Refusal {
         StatusCode::NOT_FOUND,
         "ResourceNotFound".to_owned(),
         format!("The Resource '{what}' was not found."),
+    )
+}
+
+fn forbidden(action: &str) -> Refusal {
+    (
+        StatusCode::FORBIDDEN,
+        "AuthorizationFailed".to_owned(),
+        format!(
+            "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over scope \
+             '/subscriptions/{SUBSCRIPTION}' or the scope is invalid."
+        ),
     )
 }
 
@@ -336,6 +349,18 @@ impl Azure {
         self.lock().begun.insert(size.to_owned(), (status, code));
     }
 
+    /// There is another resource group.
+    pub fn add_group(&self, name: &str) {
+        self.lock()
+            .groups
+            .push(json!({"name": name, "location": HOME, "properties": {}}));
+    }
+
+    /// What is in the subscription is shown of single resource groups only.
+    pub fn show_groups_only(&self) {
+        self.lock().only_groups = true;
+    }
+
     /// The account may not do this (an action, such as `Microsoft.Compute/virtualMachines/write`).
     pub fn forbid(&self, action: &'static str) {
         self.lock().forbidden.insert(action);
@@ -407,7 +432,7 @@ impl Azure {
             let Some(gone_at) = machine.gone_at.filter(|at| *at <= now) else {
                 return true;
             };
-            self.0.ledger.removed(&machine.name);
+            self.0.ledger.removed(&machine.id());
             for piece in pieces.iter_mut().filter(|piece| piece.machine == machine.name) {
                 piece.machine.clear();
                 if piece.ends_with_it {
@@ -461,6 +486,22 @@ impl Azure {
                 ask.page(QUOTAS.iter().map(usage).collect(), PAGE, false)
             }
             ("GET", ["providers", _, "locations", _, "operations", id]) => self.operation(id),
+            (
+                "GET",
+                [
+                    "providers",
+                    provider @ ("microsoft.compute" | "microsoft.network"),
+                    collection,
+                ],
+            ) => {
+                if self.lock().only_groups {
+                    return Err(forbidden(&format!("{provider}/{collection}/read")));
+                }
+                match *collection {
+                    "virtualmachines" => self.machines(ask, "", &[]),
+                    collection => self.pieces(ask, "", collection, &[]),
+                }
+            }
             (_, ["resourcegroups", group]) => self.group(ask, group),
             (_, ["resourcegroups", group, "providers", provider, rest @ ..]) => {
                 if !self.has_group(group) {
@@ -501,14 +542,7 @@ impl Azure {
     fn allowed(&self, action: &str) -> Result<(), Refusal> {
         match self.lock().forbidden.contains(action) {
             false => Ok(()),
-            true => Err((
-                StatusCode::FORBIDDEN,
-                "AuthorizationFailed".to_owned(),
-                format!(
-                    "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over \
-                     scope '/subscriptions/{SUBSCRIPTION}' or the scope is invalid."
-                ),
-            )),
+            true => Err(forbidden(action)),
         }
     }
 

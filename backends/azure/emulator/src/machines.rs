@@ -38,6 +38,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    pub(crate) fn id(&self) -> String {
+        let group = &self.group;
+        let name = &self.name;
+        format!(
+            "/subscriptions/{SUBSCRIPTION}/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/{name}"
+        )
+    }
+
     fn state(&self, times: Times) -> &'static str {
         let takes = match self.fails {
             Some(_) => times.starts / 2,
@@ -167,7 +175,9 @@ impl Azure {
         }
         let mut state = self.lock();
         let (now, times) = (Instant::now(), self.0.times);
-        let is_of = |machine: &Machine| machine.group.eq_ignore_ascii_case(group) && machine.listed_at <= now;
+        let is_of = |machine: &Machine| {
+            (group.is_empty() || machine.group.eq_ignore_ascii_case(group)) && machine.listed_at <= now
+        };
         match (ask.method, rest) {
             ("GET", []) => {
                 let all = state.machines.iter().filter(|machine| is_of(machine));
@@ -316,7 +326,6 @@ impl Azure {
                 &disk["deleteOption"],
             ));
         }
-        self.0.ledger.made("machine", name, name);
         for piece in &pieces {
             self.0.ledger.made(piece.collection, piece.id(), name);
         }
@@ -333,6 +342,7 @@ impl Azure {
             interface,
             operation: format!("vm-{number:08x}"),
         };
+        self.0.ledger.made("machine", machine.id(), name);
         let location = ask.body["location"].as_str().unwrap();
         let operation = format!(
             "/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{location}/operations/{}?api-version=2026-04-01",

@@ -17,6 +17,8 @@ pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) asked: Value,
     ready_at: Instant,
+    /// Azure could not make or change it.
+    failed: bool,
 }
 
 impl Part {
@@ -37,7 +39,11 @@ impl Part {
     }
 
     fn state(&self) -> &'static str {
-        if self.is_ready() { "Succeeded" } else { "Updating" }
+        match self.is_ready() {
+            _ if self.failed => "Failed",
+            true => "Succeeded",
+            false => "Updating",
+        }
     }
 
     fn subnets(&self) -> Vec<Value> {
@@ -105,6 +111,7 @@ impl Azure {
             name: name.to_owned(),
             asked: json!({"location": region, "properties": {"subnets": subnets}}),
             ready_at: Instant::now(),
+            failed: false,
         });
     }
 
@@ -115,12 +122,21 @@ impl Azure {
             name: name.to_owned(),
             asked: json!({"location": region, "properties": {"securityRules": []}}),
             ready_at: Instant::now(),
+            failed: false,
         });
     }
 
     /// The network is connected to another one.
     pub fn peer(&self, network: &str) {
         self.lock().peered.insert(network.to_owned());
+    }
+
+    /// Somebody's change of the rules of a security group has failed.
+    pub fn fail_change(&self, name: &str, rules: &Value) {
+        let mut state = self.lock();
+        let part = state.shared.iter_mut().find(|part| part.name == name).unwrap();
+        part.asked["properties"]["securityRules"] = rules.clone();
+        part.failed = true;
     }
 
     /// Somebody removes a network or a security group.
@@ -195,6 +211,7 @@ impl Azure {
                     name: (*name).to_owned(),
                     asked: ask.body.clone(),
                     ready_at: Instant::now() + self.0.times.else_takes,
+                    failed: false,
                 };
                 let body = part.to_json();
                 let status = match known {
@@ -257,6 +274,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
             "flowTimeoutInMinutes",
             "ipAllocations",
             "privateEndpointVNetPolicies",
+            "provisioningState",
             "subnets",
             "virtualNetworkPeerings",
         ];
@@ -280,6 +298,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
                 "networkSecurityGroup",
                 "privateEndpointNetworkPolicies",
                 "privateLinkServiceNetworkPolicies",
+                "provisioningState",
                 "routeTable",
                 "serviceEndpointPolicies",
                 "serviceEndpoints",
@@ -289,7 +308,8 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
         }
         return Ok(());
     }
-    fields(properties, &["flushConnection", "securityRules"], &[])?;
+    let known = ["flushConnection", "securityRules", "provisioningState"];
+    fields(properties, &known, &[])?;
     for rule in properties["securityRules"].as_array().into_iter().flatten() {
         fields(rule, &["id", "name", "type", "properties"], &["name"])?;
         let known = [

@@ -667,6 +667,68 @@ async fn a_resource_group_that_is_gone_is_named() {
     assert!(error.to_string().contains("resource group is gone"), "{error}");
 }
 
+/// What is there stays known, and is found by the inventory, as far as the credentials may see it.
+#[tokio::test(start_paused = true)]
+async fn another_resource_group_hides_no_machine() {
+    let (emulator, mut cloud) = emulated(&json!({"regions": [HOME]}));
+    emulator.add_group("other");
+    let subject = machine(&cloud).await;
+    let of_gateway = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let place_of_gateway = Driver::new(&cloud).make(&of_gateway).await.unwrap();
+    let known = subject.known(Some(place));
+    let known_gateway = of_gateway.known(Some(place_of_gateway));
+
+    cloud.config["resource_group"] = "other".into();
+    let backend = cloud.open();
+    let signs = backend
+        .machines()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await;
+    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    let signs = backend
+        .gateways()
+        .unwrap()
+        .look(std::slice::from_ref(&known_gateway))
+        .await;
+    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    let owned = backend.inventory().await.unwrap();
+    assert_eq!(owned.len(), 8, "{owned:?}");
+    let another = machine(&cloud).await;
+    Driver::new(&cloud).make(&another).await.unwrap();
+    assert_eq!(backend.inventory().await.unwrap().len(), 12);
+    emulator.show_groups_only();
+    assert_eq!(backend.inventory().await.unwrap().len(), 4);
+
+    let driver = Driver::with_backend(&cloud, backend.clone());
+    driver.remove(&known, &subject).await;
+    Driver::with_backend(&cloud, backend.clone())
+        .remove(&known_gateway, &of_gateway)
+        .await;
+    let alive = emulator.ledger().alive();
+    assert_eq!(alive.len(), 4);
+    assert!(
+        alive
+            .iter()
+            .all(|entry| entry.id.contains("/resourceGroups/other/")),
+        "{alive:?}"
+    );
+}
+
+/// With what somebody has changed there.
+#[tokio::test(start_paused = true)]
+async fn a_security_group_that_has_failed_is_asked_for_as_it_is() {
+    let (emulator, cloud) = prepared(&[HOME]);
+    let rules = json!([{"name": "own", "properties": {"protocol": "Tcp", "access": "Deny", "priority": 200, "direction": "Inbound"}}]);
+    let name = "dstack-main-eastus-default-security-group";
+    emulator.fail_change(name, &rules);
+    Driver::new(&cloud).make(&machine(&cloud).await).await.unwrap();
+    let shared = emulator.shared();
+    let (_, group) = shared.iter().find(|(known, _)| known == name).unwrap();
+    assert_eq!(group["properties"]["securityRules"], rules);
+}
+
 /// Of which nothing was noted.
 #[tokio::test(start_paused = true)]
 async fn a_machine_of_an_older_server_is_removed_with_its_pieces() {
