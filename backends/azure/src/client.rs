@@ -21,6 +21,7 @@ use url::Url;
 
 use crate::auth::Tokens;
 use crate::errors::AzureError;
+use crate::names;
 
 const BASE: &str = "https://management.azure.com";
 
@@ -68,6 +69,9 @@ pub(crate) struct Reference {
 /// What everything has.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Thing<P> {
+    /// Its path; Azure writes the names of groups in it in any case.
+    #[serde(default)]
+    pub(crate) id: String,
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) location: String,
@@ -75,6 +79,13 @@ pub(crate) struct Thing<P> {
     pub(crate) tags: Option<HashMap<String, String>>,
     #[serde(default = "Option::default")]
     pub(crate) properties: Option<P>,
+}
+
+impl<P> Thing<P> {
+    /// The resource group in which it is.
+    pub(crate) fn group(&self) -> Option<&str> {
+        names::of_id(&self.id).map(|[group, ..]| group)
+    }
 }
 
 /// Of network interfaces and addresses.

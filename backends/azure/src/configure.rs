@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, IDENTITIES, PERMISSIONS, RESOURCES, SUBSCRIPTIONS};
 use crate::errors::AzureError;
 use crate::network::{NoSubnet, configured_subnet};
-use crate::offers::PARALLEL;
+use crate::offers::{PARALLEL, list_skus};
 use crate::{names, tags};
 
 /// Where dstack's images are (dstack 0.22.5).
@@ -166,12 +166,17 @@ pub(crate) async fn check(
     check_account(client, &config).await?;
     let group = resource_group(client, project, &config).await?;
     check_rights(client, &group, &config).await?;
+    if let Some(region) = regions(&config).first() {
+        let told = list_skus(client, region).await;
+        told.map_err(|error| not_checked("What the subscription may have", &error))?;
+    }
     check_identity(client, &config).await?;
     let found: Vec<_> = stream::iter(regions(&config))
         .map(|region| {
             let config = &config;
             async move {
-                let found = configured_subnet(client, config, &region).await;
+                let is_public = config.public_ips.unwrap_or(true);
+                let found = configured_subnet(client, config, &region, is_public).await;
                 found.map_err(|error| match error {
                     NoSubnet::Wrong(text) => ConfigureError::Invalid(text),
                     NoSubnet::Azure(error) => not_checked(&format!("The network of {region}"), &error),
@@ -258,21 +263,23 @@ async fn check_rights(client: &Client, group: &str, config: &AzureConfig) -> Res
         Vec::new()
     });
     let has_networks = config.vpc_ids.is_some() || config.subnet_ids.is_some();
+    let all = &["read", "write", "delete"][..];
     let needed = [
-        (true, "Microsoft.Compute/virtualMachines/read"),
-        (true, "Microsoft.Compute/virtualMachines/write"),
-        (true, "Microsoft.Compute/virtualMachines/delete"),
-        (true, "Microsoft.Network/networkInterfaces/write"),
-        (true, "Microsoft.Network/networkSecurityGroups/write"),
-        (
-            config.public_ips != Some(false),
-            "Microsoft.Network/publicIPAddresses/write",
-        ),
-        (!has_networks, "Microsoft.Network/virtualNetworks/write"),
+        (true, "Compute/virtualMachines", all),
+        (true, "Compute/disks", all),
+        (true, "Network/networkInterfaces", all),
+        (true, "Network/networkSecurityGroups", &["read", "write"]),
+        (config.public_ips != Some(false), "Network/publicIPAddresses", all),
+        (!has_networks, "Network/virtualNetworks", &["read", "write"]),
     ];
-    let is_missing = |action: &&str| !allowed.iter().any(|permission| permission.allows(action));
-    let needed = needed.iter().filter(|(is_needed, _)| *is_needed);
-    let missing: Vec<&str> = needed.map(|(_, action)| *action).filter(is_missing).collect();
+    let needed = needed.iter().filter(|(is_needed, ..)| *is_needed);
+    let needed = needed.flat_map(|(_, kind, actions)| {
+        actions
+            .iter()
+            .map(move |action| format!("Microsoft.{kind}/{action}"))
+    });
+    let is_missing = |action: &String| !allowed.iter().any(|permission| permission.allows(action));
+    let missing: Vec<String> = needed.filter(is_missing).collect();
     match allowed.is_empty() || missing.is_empty() {
         true => Ok(()),
         false => Err(ConfigureError::Invalid(format!(

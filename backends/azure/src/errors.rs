@@ -192,7 +192,18 @@ impl AzureError {
         }
     }
 
-    pub(crate) fn is_no_capacity(&self) -> bool {
+    /// Whether something may have been made all the same, which has failed then: of conflicts and limits.
+    pub(crate) fn may_have_begun(&self) -> bool {
+        let is_conflict = self.status() == Some(StatusCode::CONFLICT);
+        self.is_of_this_call() && (is_conflict || self.is(NO_CAPACITY) || self.is_no_quota())
+    }
+
+    /// The credentials are good, and may not do this.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.is(FORBIDDEN)
+    }
+
+    fn is_no_capacity(&self) -> bool {
         self.is(NO_CAPACITY) && self.is_of_this_call()
     }
 
@@ -249,6 +260,10 @@ impl AzureError {
             _ if self.is(IN_USE) => ComputeError::InUse(text),
             _ if self.is(FORBIDDEN) => ComputeError::Credentials(self.missing_permission()),
             "ExpiredAuthenticationToken" => ComputeError::NoKeysNow(text),
+            // Of what is to be made: what is only looked for is not there either.
+            "ResourceGroupNotFound" => ComputeError::Configuration(format!(
+                "the resource group is gone: make it, or apply the backend's configuration again ({text})"
+            )),
             // These forbid what is asked for, to whomever.
             "RequestDisallowedByPolicy" | "ReadOnlyDisabledSubscription" | "ScopeLocked" => {
                 ComputeError::Refused(text)

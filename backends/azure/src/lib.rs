@@ -1,8 +1,8 @@
 //! [Microsoft Azure](https://azure.microsoft.com): virtual machines.
 //!
 //! `client` is Azure Resource Manager as far as it is used, `auth` has tokens for it, `errors` says what refusals mean. `configure` checks
-//! configurations, `offers` has what can be had, `images` and `network` what machines are made of and in, `machines` is their life, and
-//! `pieces` what Azure makes with them.
+//! configurations, `offers` has what can be had, `images` and `network` what machines are made of and in, `machines` is their life,
+//! `gateways` that of machines for gateways, and `pieces` what Azure makes with them.
 
 #![warn(missing_docs)]
 
@@ -10,6 +10,7 @@ mod auth;
 mod client;
 mod configure;
 mod errors;
+mod gateways;
 mod images;
 mod machines;
 mod names;
@@ -19,23 +20,23 @@ mod pieces;
 mod tags;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend::{Cached, Env};
 use dstack_compute::config::{AzureConfig, AzureCreds, BackendConfig, SplitConfig, TypedConfig as _};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Removal,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
+    Owned, Removal,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use serde_json::Value;
-use tokio::sync::Mutex;
 
 use client::{Client, Thing};
-use network::Network;
+use network::Networks;
 use offers::Stock;
 use pieces::Piece;
 
@@ -65,6 +66,7 @@ impl BackendKind for AzureKind {
             multinode: true,
             privileged: true,
             instance_volumes: true,
+            gateways: true,
             ..Capabilities::default()
         }
     }
@@ -104,16 +106,14 @@ impl BackendKind for AzureKind {
                 "`regions`: {region} is none"
             )));
         }
-        let list = || Arc::clone(&self.env.clock);
         Ok(Arc::new(Azure {
             client: Client::new(&self.env, &config).map_err(ComputeError::Configuration)?,
             regions,
             group,
             config,
             stock: Cached::of_offers(&self.env),
-            machines: Cached::new(list(), LIST_LIFETIME, Duration::ZERO),
-            pieces: Cached::new(list(), LIST_LIFETIME, Duration::ZERO),
-            networks: Mutex::default(),
+            lists: Mutex::default(),
+            networks: Networks::default(),
             kind: self.clone(),
         }))
     }
@@ -148,10 +148,30 @@ struct Azure {
     group: String,
     /// What can be had, by region.
     stock: Cached<HashMap<String, Stock>>,
+    /// By resource group.
+    lists: Mutex<HashMap<String, Arc<Lists>>>,
+    /// By region, and what machines are for.
+    networks: Networks,
+}
+
+/// What a resource group has, as it was a moment ago.
+#[derive(Debug)]
+struct Lists {
     machines: Cached<Vec<Thing<client::Machine>>>,
     pieces: Cached<Vec<Piece>>,
-    /// By region.
-    networks: Mutex<HashMap<String, Network>>,
+}
+
+impl Azure {
+    fn lists(&self, group: &str) -> Arc<Lists> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = || Arc::clone(&self.kind.env.clock);
+        let new = || Lists {
+            machines: Cached::new(clock(), LIST_LIFETIME, Duration::ZERO),
+            pieces: Cached::new(clock(), LIST_LIFETIME, Duration::ZERO),
+        };
+        let key = group.to_lowercase();
+        Arc::clone(lists.entry(key).or_insert_with(|| Arc::new(new())))
+    }
 }
 
 #[async_trait]
@@ -171,8 +191,16 @@ impl Backend for Azure {
         Some(self)
     }
 
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
+        Some(self)
+    }
+
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         self.list_owned().await
+    }
+
+    fn is_at(&self, owned: &Owned, place: &JobProvisioningData) -> bool {
+        owned.name.eq_ignore_ascii_case(&place.instance_id)
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {

@@ -1,5 +1,6 @@
 //! The life of a machine: one request, with which Azure makes a virtual machine, its network interface, address and disk. They end with it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,7 +19,7 @@ use crate::Azure;
 use crate::client::{self, COMPUTE, NETWORK, Reference, Thing};
 use crate::configure::identity_path;
 use crate::errors::{AzureError, Problem};
-use crate::images::{USER, image_for};
+use crate::images::{USER, gateway_image, image_for};
 use crate::network::Network;
 use crate::pieces::Piece;
 use crate::{names, tags};
@@ -26,10 +27,10 @@ use crate::{names, tags};
 /// Longest name of a machine (64 are allowed).
 const NAME_LENGTH: usize = 60;
 
-/// What a machine calls itself, as those of dstack 0.22.5 do.
-const COMPUTER_NAME: &str = "runnervm";
-
 const MACHINE: &str = "machine";
+
+/// What is noted before a machine is asked for. It is no piece of Azure.
+const CHOICE: &str = "choice of the machine";
 
 /// What is noted of a machine of dstack 0.22.5 before it is removed. It is no piece of Azure.
 const UNMARKED: &str = "unmarked pieces of the machine";
@@ -49,6 +50,24 @@ const NOT_THERE: &[&str] = &["InvalidResourceReference", "ResourceNotFound", "Su
 /// Types of keys that Azure takes; others come with the user data.
 const KEY_TYPES: &[&str] = &["ssh-rsa ", "ssh-ed25519 "];
 
+/// What a machine is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Jobs, with an agent.
+    Jobs,
+    Gateway,
+}
+
+impl Purpose {
+    /// What a machine calls itself, as those of dstack 0.22.5 do.
+    const fn computer_name(self) -> &'static str {
+        match self {
+            Self::Jobs => "runnervm",
+            Self::Gateway => "gatewayvm",
+        }
+    }
+}
+
 /// What is noted of a machine that was asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Asked {
@@ -58,11 +77,134 @@ struct Asked {
     operation: Option<String>,
 }
 
+/// What the configuration says of a machine when it is asked for first; it may change while the machine is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Choice {
+    /// Resource group.
+    group: String,
+    is_public: bool,
+}
+
+/// What places have more than those of dstack 0.22.5, whose machines are in the group of the configuration.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct PlaceData {
+    #[serde(default)]
+    resource_group: Option<String>,
+}
+
 #[async_trait]
 impl Lifecycle<Machine> for Azure {
     async fn ensure(
         &self,
         want: &MachineRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        self.ensure_machine(want, Purpose::Jobs, call).await
+    }
+
+    async fn look(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        let places = known.iter().filter_map(|known| known.place.as_ref());
+        let groups: BTreeSet<String> = places.map(|place| self.group_of(place)).collect();
+        let mut lists = HashMap::new();
+        let mut failed = None;
+        for group in groups {
+            match self.list_machines(Some(&group)).await {
+                Ok(listed) => drop(lists.insert(group, listed)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed.filter(|_| lists.is_empty()) {
+            return Err(error);
+        }
+        let (mut signs, mut asked) = (Vec::with_capacity(known.len()), 0);
+        for known in known {
+            let Some(place) = &known.place else {
+                signs.push(None);
+                continue;
+            };
+            let (group, name) = (self.group_of(place), place.instance_id.as_str());
+            let Some(listed) = lists.get(&group) else {
+                signs.push(None);
+                continue;
+            };
+            let listed = listed
+                .iter()
+                .find(|machine| machine.name.eq_ignore_ascii_case(name));
+            if listed.is_some_and(is_well) {
+                signs.push(Some(Sign::Well));
+                continue;
+            }
+            // A list may lack what is new, or what moved while it was read; what has failed is told by its state now.
+            asked += 1;
+            signs.push(match asked <= MOST_ASKED {
+                true => self
+                    .machine(&group, name)
+                    .await
+                    .ok()
+                    .map(|found| sign_of(found.as_ref())),
+                false => None,
+            });
+        }
+        Ok(signs)
+    }
+
+    async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        let place = known.place.as_ref();
+        let choice: Option<Choice> = call.made(CHOICE)?;
+        let group = match (place, choice) {
+            (Some(place), _) => self.group_of(place),
+            (None, Some(choice)) => choice.group,
+            (None, None) => self.group.clone(),
+        };
+        let of_place = place.map(|place| Asked {
+            made: Made::long_ago(place.instance_id.clone()),
+            operation: None,
+        });
+        let find = async || {
+            let name = known.marks.name(NAME_LENGTH);
+            let is_there =
+                self.machine(&group, &name).await?.is_some() || self.has_pieces(&group, &known.marks).await?;
+            Ok(is_there.then(|| Asked {
+                made: Made::now(name, call),
+                operation: None,
+            }))
+        };
+        let is_noted = call.made::<Asked>(MACHINE)?.is_some();
+        let unmarked = match place.filter(|_| !is_noted) {
+            Some(place) => self.note_unmarked(&group, &place.instance_id, call).await?,
+            None => Vec::new(),
+        };
+        let delete = async |asked: Asked| {
+            let mut told = self.end_machine(&group, &asked.made.id).await?;
+            let is_own =
+                |piece: &Piece| piece.is_for(&known.marks) || unmarked.iter().any(|one| piece.is(one));
+            if told == Removal::Gone && self.end_pieces(&group, is_own).await? {
+                told = Removal::Underway { again: ENDS_INTERVAL };
+            }
+            Ok(asked.made.removal(call, told, ENDS_INTERVAL))
+        };
+        let removal = call
+            .unmake(MACHINE, of_place, LISTED_WITHIN, find, delete)
+            .await?;
+        if removal == Removal::Gone {
+            // The next attempt makes another choice.
+            let gone = async |_: Choice| Ok(Removal::Gone);
+            call.unmake(CHOICE, None, Duration::ZERO, async || Ok(None), gone)
+                .await?;
+        }
+        Ok(removal)
+    }
+}
+
+impl Azure {
+    /// Makes a machine, unless it is made, and tells how far it is.
+    pub(crate) async fn ensure_machine(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let starting = |doing: &str| {
@@ -72,18 +214,27 @@ impl Lifecycle<Machine> for Azure {
                 again: STARTS_INTERVAL,
             })
         };
+        let choose = async || {
+            Ok(Choice {
+                group: self.group.clone(),
+                is_public: self.is_public(purpose),
+            })
+        };
+        let choice = call.make_once(CHOICE, choose).await?;
+        let group = choice.group.as_str();
         let Some(asked) = call.made::<Asked>(MACHINE)? else {
-            self.launch(want, call).await?;
+            self.launch(want, purpose, &choice, call).await?;
             return starting("the machine starts");
         };
         let name = &asked.made.id;
-        let listed = self.machines.get(|| self.list_machines()).await?;
+        let lists = self.lists(group);
+        let listed = lists.machines.get(|| self.list_machines(Some(group))).await?;
         let listed = listed.iter().find(|machine| machine.name == *name).cloned();
         let machine = match listed {
             // The list may be of a moment ago.
             Some(machine) if is_well(&machine) => Some(machine),
             None if asked.made.is_new(call) => None,
-            _ => self.machine(name).await?,
+            _ => self.machine(group, name).await?,
         };
         let Some(machine) = machine else {
             return match asked.made.is_new(call) {
@@ -97,91 +248,46 @@ impl Lifecycle<Machine> for Azure {
             "Deleting" => return Err(ComputeError::Broken("Azure removes the machine".to_owned())),
             _ => return starting("the machine starts"),
         }
-        match self.addresses(&machine).await? {
-            Some(addresses) => Ok(Step::Ready(place(&want.offer, machine.name, addresses))),
+        match self.addresses(&machine, &choice).await? {
+            Some(addresses) => Ok(Step::Ready(place(&want.offer, group, machine.name, addresses))),
             None => starting("the machine gets an address"),
         }
     }
 
-    async fn look(
-        &self,
-        known: &[Known<Machine>],
-    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let listed = self.list_machines().await?;
-        let (mut signs, mut asked) = (Vec::with_capacity(known.len()), 0);
-        for known in known {
-            let Some(place) = &known.place else {
-                signs.push(None);
-                continue;
-            };
-            let name = place.instance_id.as_str();
-            let listed = listed
-                .iter()
-                .find(|machine| machine.name.eq_ignore_ascii_case(name));
-            if listed.is_some_and(is_well) {
-                signs.push(Some(Sign::Well));
-                continue;
-            }
-            // A list may lack what is new, or what moved while it was read; what has failed is told by its state now.
-            asked += 1;
-            signs.push(match asked <= MOST_ASKED {
-                true => self.machine(name).await.ok().map(|found| sign_of(found.as_ref())),
-                false => None,
-            });
-        }
-        Ok(signs)
+    /// The resource group of what was made.
+    fn group_of(&self, place: &JobProvisioningData) -> String {
+        let data = place.backend_data.as_deref().unwrap_or_default();
+        let data: PlaceData = serde_json::from_str(data).unwrap_or_default();
+        let noted = data.resource_group.filter(|group| names::is_name(group));
+        noted.unwrap_or_else(|| self.group.clone())
     }
 
-    async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
-        let place = known.place.as_ref();
-        let of_place = place.map(|place| Asked {
-            made: Made::long_ago(place.instance_id.clone()),
-            operation: None,
-        });
-        let find = async || {
-            let name = known.marks.name(NAME_LENGTH);
-            let found = self.machine(&name).await?;
-            Ok(found.map(|machine| Asked {
-                made: Made::now(machine.name, call),
-                operation: None,
-            }))
-        };
-        let is_noted = call.made::<Asked>(MACHINE)?.is_some();
-        let unmarked = match place.filter(|_| !is_noted) {
-            Some(place) => self.note_unmarked(&place.instance_id, call).await?,
-            None => Vec::new(),
-        };
-        let delete = async |asked: Asked| {
-            let mut told = self.end_machine(&asked.made.id).await?;
-            let is_own =
-                |piece: &Piece| piece.is_for(&known.marks) || unmarked.iter().any(|one| piece.is(one));
-            if told == Removal::Gone && self.end_pieces(is_own).await? {
-                told = Removal::Underway { again: ENDS_INTERVAL };
-            }
-            Ok(asked.made.removal(call, told, ENDS_INTERVAL))
-        };
-        call.unmake(MACHINE, of_place, LISTED_WITHIN, find, delete).await
-    }
-}
-
-impl Azure {
-    fn machine_path(&self, name: &str) -> String {
+    pub(crate) fn machine_path(&self, group: &str, name: &str) -> String {
         self.client
-            .in_group(&self.group, format_args!("Compute/virtualMachines/{name}"))
+            .in_group(group, format_args!("Compute/virtualMachines/{name}"))
     }
 
     /// `None`: Azure does not have it.
-    async fn machine(&self, name: &str) -> Result<Option<Thing<client::Machine>>, ComputeError> {
-        let found = self.client.find_machine(&self.machine_path(name)).await;
+    async fn machine(&self, group: &str, name: &str) -> Result<Option<Thing<client::Machine>>, ComputeError> {
+        let found = self.client.find_machine(&self.machine_path(group, name)).await;
         found.map_err(|error| error.compute_error())
     }
 
     /// Asks for the machine under its name: to ask twice makes it once.
-    async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Asked, ComputeError> {
-        let network = self.network(&want.offer.region).await?;
-        let body = self.body(want, &network).map_err(not_asked)?;
+    async fn launch(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        choice: &Choice,
+        call: &Call<'_>,
+    ) -> Result<Asked, ComputeError> {
+        let group = choice.group.as_str();
+        let network = self.network(&want.offer.region, purpose).await?;
+        let body = self
+            .body(want, purpose, choice.is_public, &network)
+            .map_err(not_asked)?;
         let name = want.marks.name(NAME_LENGTH);
-        let path = self.machine_path(&name);
+        let path = self.machine_path(group, &name);
         let was_asked = call.asked_at(MACHINE).is_some();
         let asked = |operation: Option<String>| Asked {
             made: Made::now(name.clone(), call),
@@ -189,7 +295,7 @@ impl Azure {
         };
         let ask = async || {
             // As long as Azure is at it, the same request would be in conflict with the first one.
-            if was_asked && self.machine(&name).await?.is_some() {
+            if was_asked && self.machine(group, &name).await?.is_some() {
                 return Ok(asked(None));
             }
             let error = match self.client.put(&path, COMPUTE, &body).await {
@@ -197,11 +303,11 @@ impl Azure {
                 Err(error) => error,
             };
             if error.is(NOT_THERE) {
-                self.networks.lock().await.clear();
+                self.networks.forget(&want.offer.region, purpose);
                 return Err(ComputeError::NotReady(error.to_string()));
             }
-            // A machine for which there is no room may have been made all the same, and has failed.
-            if error.is_no_capacity() && !matches!(self.machine(&name).await, Ok(None)) {
+            // As one for which there is no room.
+            if error.may_have_begun() && !matches!(self.machine(group, &name).await, Ok(None)) {
                 return Ok(asked(None));
             }
             Err(error.compute_error())
@@ -209,7 +315,13 @@ impl Azure {
         call.make_once(MACHINE, ask).await
     }
 
-    fn body(&self, want: &MachineRequest, network: &Network) -> Result<Value, ComputeError> {
+    fn body(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        is_public: bool,
+        network: &Network,
+    ) -> Result<Value, ComputeError> {
         let (offer, name) = (&want.offer, want.marks.name(NAME_LENGTH));
         let resources = &offer.instance.resources;
         let tags = tags::of_machine(&want.marks, &want.owner, self.config.tags.as_ref());
@@ -223,7 +335,7 @@ impl Azure {
             ));
         }
         let mut ip = json!({"subnet": {"id": network.subnet}});
-        if let (true, Some(fields)) = (self.is_public(), ip.as_object_mut()) {
+        if let (true, Some(fields)) = (is_public, ip.as_object_mut()) {
             let address = json!({"name": name, "tags": tags, "sku": {"name": "Standard"},
                 "properties": {"deleteOption": "Delete", "publicIPAllocationMethod": "Static"}});
             fields.insert("publicIPAddressConfiguration".to_owned(), address);
@@ -237,7 +349,10 @@ impl Azure {
         let mut properties = json!({
             "hardwareProfile": {"vmSize": offer.instance.name},
             "storageProfile": {
-                "imageReference": {"communityGalleryImageId": image_for(&offer.instance.name, resources)},
+                "imageReference": match purpose {
+                    Purpose::Jobs => image_for(&offer.instance.name, resources),
+                    Purpose::Gateway => gateway_image(),
+                },
                 "osDisk": {
                     "name": name,
                     "createOption": "FromImage",
@@ -247,7 +362,7 @@ impl Azure {
                 },
             },
             "osProfile": {
-                "computerName": COMPUTER_NAME,
+                "computerName": purpose.computer_name(),
                 "adminUsername": USER,
                 "linuxConfiguration": {"disablePasswordAuthentication": true, "ssh": {"publicKeys": keys}},
             },
@@ -259,7 +374,9 @@ impl Azure {
             fields.insert("evictionPolicy".to_owned(), "Delete".into());
         }
         let mut body = json!({"location": &*offer.region, "tags": tags, "properties": properties});
-        if let Some(identity) = &self.config.vm_managed_identity {
+        // What jobs may do in the account is none of a gateway's business.
+        let identity = self.config.vm_managed_identity.as_ref();
+        if let Some(identity) = identity.filter(|_| purpose == Purpose::Jobs) {
             let [group, name] = names::parts::<2>(identity).ok_or_else(|| {
                 ComputeError::Configuration(format!("`vm_managed_identity`: {identity} is none"))
             })?;
@@ -273,8 +390,9 @@ impl Azure {
         Ok(body)
     }
 
-    pub(crate) fn is_public(&self) -> bool {
-        self.config.public_ips.unwrap_or(true)
+    /// Whether a machine gets an address.
+    pub(crate) fn is_public(&self, purpose: Purpose) -> bool {
+        purpose == Purpose::Gateway || self.config.public_ips.unwrap_or(true)
     }
 
     /// The operation tells; where its address is not known, the state of the machine.
@@ -311,17 +429,26 @@ impl Azure {
     }
 
     /// The network interface and the address of a machine of dstack 0.22.5, which have no marks, and perhaps do not end with it.
-    async fn note_unmarked(&self, name: &str, call: &Call<'_>) -> Result<Vec<Reference>, ComputeError> {
+    async fn note_unmarked(
+        &self,
+        group: &str,
+        name: &str,
+        call: &Call<'_>,
+    ) -> Result<Vec<Reference>, ComputeError> {
         if let Some(noted) = call.made(UNMARKED)? {
             return Ok(noted);
         }
-        let machine = self.machine(name).await?.and_then(|machine| machine.properties);
+        let machine = self
+            .machine(group, name)
+            .await?
+            .and_then(|machine| machine.properties);
         let Some(nic) =
             machine.and_then(|machine| machine.network_profile.network_interfaces.into_iter().next())
         else {
             return Ok(Vec::new());
         };
-        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let lists = self.lists(group);
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
         let ip = pieces.iter().find(|piece| piece.is(&nic)).and_then(Piece::ip);
         let address = ip.and_then(|ip| ip.public_address.clone());
         let found: Vec<Reference> = [nic].into_iter().chain(address).collect();
@@ -332,6 +459,7 @@ impl Azure {
     async fn addresses(
         &self,
         machine: &Thing<client::Machine>,
+        choice: &Choice,
     ) -> Result<Option<(String, Option<String>)>, ComputeError> {
         let profile = machine
             .properties
@@ -340,13 +468,14 @@ impl Azure {
         let Some(nic) = profile.and_then(|profile| profile.network_interfaces.first()) else {
             return Ok(None);
         };
-        let pieces = self.pieces.get(|| self.list_pieces()).await?;
+        let (group, lists) = (choice.group.as_str(), self.lists(&choice.group));
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
         let find = |one: &Reference| pieces.iter().find(|piece| piece.is(one));
         let Some(ip) = find(nic).and_then(Piece::ip) else {
             return Ok(None);
         };
         let private = ip.private_address.clone();
-        if !self.is_public() {
+        if !choice.is_public {
             return Ok(private.map(|address| (address.clone(), Some(address))));
         }
         let address = ip.public_address.as_ref().and_then(find);
@@ -355,18 +484,19 @@ impl Azure {
     }
 
     /// `Gone`: Azure does not have the machine itself.
-    pub(crate) async fn end_machine(&self, name: &str) -> Result<Removal, ComputeError> {
+    pub(crate) async fn end_machine(&self, group: &str, name: &str) -> Result<Removal, ComputeError> {
         let underway = Removal::Underway { again: ENDS_INTERVAL };
-        let listed = self.machines.get(|| self.list_machines()).await?;
+        let lists = self.lists(group);
+        let listed = lists.machines.get(|| self.list_machines(Some(group))).await?;
         let listed = listed
             .iter()
             .find(|machine| machine.name.eq_ignore_ascii_case(name));
         match listed {
             Some(machine) if state(machine) == "Deleting" => return Ok(underway),
-            None if self.machine(name).await?.is_none() => return Ok(Removal::Gone),
+            None if self.machine(group, name).await?.is_none() => return Ok(Removal::Gone),
             _ => {}
         }
-        let asked = self.client.delete(&self.machine_path(name), COMPUTE).await;
+        let asked = self.client.delete(&self.machine_path(group, name), COMPUTE).await;
         match asked.map_err(|error| error.compute_error()) {
             // What goes on with it ends first.
             Ok(()) | Err(ComputeError::NotReady(_)) => Ok(underway),
@@ -407,11 +537,16 @@ fn sign_of(machine: Option<&Thing<client::Machine>>) -> Sign<JobProvisioningData
 
 fn place(
     offer: &InstanceOfferWithAvailability,
+    group: &str,
     id: String,
     (hostname, internal_ip): (String, Option<String>),
 ) -> JobProvisioningData {
+    let data = PlaceData {
+        resource_group: Some(group.to_owned()),
+    };
     JobProvisioningData {
         internal_ip,
+        backend_data: serde_json::to_string(&data).ok(),
         ..machine_place(offer, id, hostname, USER, 22)
     }
 }

@@ -15,7 +15,8 @@ use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
 
 use crate::Azure;
-use crate::client::{COMPUTE, SKUS};
+use crate::client::{COMPUTE, Client, SKUS};
+use crate::errors::AzureError;
 
 /// Sizes that are tested (dstack 0.22.5): begin and end, with the number of CPUs in between.
 const SIZES: &[(&str, &[&str])] = &[
@@ -52,9 +53,10 @@ pub(crate) struct Stock {
     left: HashMap<String, i64>,
 }
 
+/// What Azure sells in a region.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Sku {
+pub(crate) struct Sku {
     name: String,
     resource_type: String,
     #[serde(default)]
@@ -80,6 +82,14 @@ struct Usage {
 #[derive(Deserialize)]
 struct UsageName {
     value: String,
+}
+
+/// All that is sold in a region. The subscription tells, not a resource group.
+pub(crate) async fn list_skus(client: &Client, region: &str) -> Result<Vec<Sku>, AzureError> {
+    let path = client.path("providers/Microsoft.Compute/skus");
+    client
+        .list(&path, SKUS, Some(&format!("location eq '{region}'")))
+        .await
 }
 
 impl Azure {
@@ -135,13 +145,8 @@ impl Azure {
     }
 
     async fn fetch_region(&self, region: &str) -> Result<Stock, ComputeError> {
-        let path = self.client.path("providers/Microsoft.Compute/skus");
-        let filter = format!("location eq '{region}'");
-        let skus: Vec<Sku> = self
-            .client
-            .list(&path, SKUS, Some(&filter))
-            .await
-            .map_err(|error| error.compute_error())?;
+        let skus = list_skus(&self.client, region).await;
+        let skus = skus.map_err(|error| error.compute_error())?;
         let is_open = |sku: &Sku| sku.resource_type == "virtualMachines" && !is_restricted(&sku.restrictions);
         let sizes = skus.into_iter().filter(is_open).map(|sku| (sku.name, sku.family));
         let path = self.client.path(format_args!(

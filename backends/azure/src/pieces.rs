@@ -3,10 +3,14 @@
 
 use dstack_compute::{ComputeError, Marks, Owned, OwnedKind, OwnedMark, Removal};
 use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
 
 use crate::Azure;
 use crate::client::{COMPUTE, DISKS, IpProperties, Machine, NETWORK, PieceProperties, Reference, Thing};
 use crate::machines::ENDS_INTERVAL;
+use crate::names;
+
+const MACHINES: &str = "Compute/virtualMachines";
 
 /// A kind of pieces.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,6 +49,7 @@ const KINDS: [PieceKind; 3] = [
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     kind: &'static PieceKind,
+    group: String,
     name: String,
     region: String,
     mark: Option<OwnedMark>,
@@ -82,24 +87,44 @@ pub(crate) fn mark<P>(thing: &Thing<P>) -> Option<OwnedMark> {
 }
 
 impl Azure {
-    pub(crate) async fn list_machines(&self) -> Result<Vec<Thing<Machine>>, ComputeError> {
-        let path = self.client.in_group(&self.group, "Compute/virtualMachines");
-        let listed = self.client.list_in_group(&path, COMPUTE).await;
+    /// Of a resource group; `None`: of all that the credentials may see.
+    async fn list<P: DeserializeOwned>(
+        &self,
+        group: Option<&str>,
+        kind: &str,
+        version: &str,
+    ) -> Result<Vec<Thing<P>>, ComputeError> {
+        let of_group = |group: &str| self.client.in_group(group, kind);
+        let listed = match group {
+            Some(group) => self.client.list_in_group(&of_group(group), version).await,
+            None => {
+                let path = self.client.path(format_args!("providers/Microsoft.{kind}"));
+                match self.client.list(&path, version, None).await {
+                    // A role in the resource group alone shows what is there.
+                    Err(error) if error.is_forbidden() => {
+                        self.client.list_in_group(&of_group(&self.group), version).await
+                    }
+                    listed => listed,
+                }
+            }
+        };
         listed.map_err(|error| error.compute_error())
     }
 
-    pub(crate) async fn list_pieces(&self) -> Result<Vec<Piece>, ComputeError> {
+    pub(crate) async fn list_machines(
+        &self,
+        group: Option<&str>,
+    ) -> Result<Vec<Thing<Machine>>, ComputeError> {
+        self.list(group, MACHINES, COMPUTE).await
+    }
+
+    pub(crate) async fn list_pieces(&self, group: Option<&str>) -> Result<Vec<Piece>, ComputeError> {
         let lists = KINDS.iter().map(|kind| async move {
-            let path = self
-                .client
-                .in_group(&self.group, format_args!("{}/{}", kind.provider, kind.collection));
-            let listed = self
-                .client
-                .list_in_group::<Thing<PieceProperties>>(&path, kind.version)
-                .await;
-            let listed = listed.map_err(|error| error.compute_error())?;
+            let path = format!("{}/{}", kind.provider, kind.collection);
+            let listed = self.list::<PieceProperties>(group, &path, kind.version).await?;
             let pieces = listed.into_iter().map(|thing| Piece {
                 kind,
+                group: thing.group().unwrap_or(&self.group).to_lowercase(),
                 mark: mark(&thing),
                 name: thing.name,
                 region: thing.location,
@@ -110,42 +135,65 @@ impl Azure {
         Ok(try_join_all(lists).await?.concat())
     }
 
-    fn piece_path(&self, kind: &PieceKind, name: &str) -> String {
+    fn piece_path(&self, kind: &PieceKind, group: &str, name: &str) -> String {
         let PieceKind {
             collection, provider, ..
         } = kind;
         self.client
-            .in_group(&self.group, format_args!("{provider}/{collection}/{name}"))
+            .in_group(group, format_args!("{provider}/{collection}/{name}"))
+    }
+
+    /// Whether something is left of a machine, which may be gone, or was never made.
+    pub(crate) async fn has_pieces(&self, group: &str, marks: &Marks) -> Result<bool, ComputeError> {
+        let lists = self.lists(group);
+        lists.pieces.forget();
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
+        Ok(pieces.iter().any(|piece| piece.is_for(marks)))
     }
 
     /// Begins to remove what is left; whether there was something.
-    pub(crate) async fn end_pieces(&self, is_own: impl Fn(&Piece) -> bool) -> Result<bool, ComputeError> {
-        let pieces = self.pieces.get(|| self.list_pieces()).await?;
-        let mut is_left = false;
+    pub(crate) async fn end_pieces(
+        &self,
+        group: &str,
+        is_own: impl Fn(&Piece) -> bool,
+    ) -> Result<bool, ComputeError> {
+        let lists = self.lists(group);
+        let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
+        let (mut is_left, mut failed) = (false, None);
         for piece in pieces.iter().filter(|piece| is_own(piece)) {
             is_left = true;
-            self.end_piece(piece.kind, &piece.name).await?;
+            failed = self
+                .end_piece(piece.kind, group, &piece.name)
+                .await
+                .err()
+                .or(failed);
         }
-        Ok(is_left)
+        failed.map_or(Ok(is_left), Err)
     }
 
     /// What is still in use, or ends already, is asked for again later.
-    async fn end_piece(&self, kind: &PieceKind, name: &str) -> Result<(), ComputeError> {
+    async fn end_piece(&self, kind: &PieceKind, group: &str, name: &str) -> Result<(), ComputeError> {
         let removed = self
             .client
-            .delete(&self.piece_path(kind, name), kind.version)
+            .delete(&self.piece_path(kind, group, name), kind.version)
             .await;
-        match removed.map_err(|error| error.compute_error()) {
-            Err(ComputeError::InUse(why) | ComputeError::NotReady(why)) => {
-                tracing::debug!(name, why, "a piece of a machine is not removed yet");
-                Ok(())
-            }
-            removed => removed,
+        let Err(error) = removed else {
+            return Ok(());
+        };
+        // Of disks that a machine still has.
+        let is_attached = error.is(&["OperationNotAllowed"]);
+        match error.compute_error() {
+            ComputeError::InUse(_) | ComputeError::NotReady(_) => {}
+            _ if is_attached => {}
+            error => return Err(error),
         }
+        tracing::debug!(name, %error, "a piece of a machine is not removed yet");
+        Ok(())
     }
 
+    /// In all resource groups, as the one of the configuration may have been another one.
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
-        let (machines, pieces) = futures_util::try_join!(self.list_machines(), self.list_pieces())?;
+        let (machines, pieces) = futures_util::try_join!(self.list_machines(None), self.list_pieces(None))?;
         let owned = |kind: OwnedKind, id: String, name: String, region: String, mark: OwnedMark| Owned {
             kind,
             id,
@@ -157,11 +205,18 @@ impl Azure {
         };
         let machines = machines.into_iter().filter_map(|machine| {
             let mark = mark(&machine)?;
-            let (id, name) = (machine.name.clone(), machine.name);
-            Some(owned(OwnedKind::Machine, id, name, machine.location, mark))
+            let group = machine.group().unwrap_or(&self.group).to_lowercase();
+            let id = self.machine_path(&group, &machine.name);
+            Some(owned(
+                OwnedKind::Machine,
+                id,
+                machine.name,
+                machine.location,
+                mark,
+            ))
         });
         let pieces = pieces.into_iter().filter_map(|piece| {
-            let id = format!("{}/{}", piece.kind.collection, piece.name);
+            let id = self.piece_path(piece.kind, &piece.group, &piece.name);
             let kind = OwnedKind::Piece(piece.kind.called);
             Some(owned(kind, id, piece.name, piece.region, piece.mark?))
         });
@@ -171,12 +226,14 @@ impl Azure {
     /// Something of the inventory.
     pub(crate) async fn end_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let underway = Removal::Underway { again: ENDS_INTERVAL };
-        let Some((collection, name)) = owned.id.split_once('/') else {
-            return self.end_machine(&owned.id).await;
-        };
+        let unknown = || ComputeError::Unsupported("the removal of such a thing");
+        let [group, collection, name] = names::of_id(&owned.id).ok_or_else(unknown)?;
+        if collection == "virtualMachines" {
+            return self.end_machine(group, name).await;
+        }
         let kind = KINDS.iter().find(|kind| kind.collection == collection);
-        let kind = kind.ok_or(ComputeError::Unsupported("the removal of such a thing"))?;
-        let path = self.piece_path(kind, name);
+        let kind = kind.ok_or_else(unknown)?;
+        let path = self.piece_path(kind, group, name);
         let found = self
             .client
             .find::<Thing<PieceProperties>>(&path, kind.version)
@@ -184,7 +241,7 @@ impl Azure {
         match found.map_err(|error| error.compute_error())? {
             None => Ok(Removal::Gone),
             Some(_) => {
-                self.end_piece(kind, name).await?;
+                self.end_piece(kind, group, name).await?;
                 Ok(underway)
             }
         }

@@ -49,6 +49,7 @@ const PAGE_OF_SKUS: usize = 8;
 
 /// Sizes, with the families whose quota they count against, their CPUs, and how they are restricted in [`OTHER`].
 const SIZES: &[(&str, &str, u32, Option<&str>)] = &[
+    ("Standard_B1ms", "standardBSFamily", 1, None),
     ("Standard_D2s_v6", "StandardDsv6Family", 2, None),
     ("Standard_D4s_v6", "StandardDsv6Family", 4, None),
     ("Standard_D96s_v6", "StandardDsv6Family", 96, None),
@@ -122,6 +123,8 @@ struct Cloud {
     sold_out: bool,
     refused: BTreeMap<String, (u16, &'static str, &'static str)>,
     failing: BTreeMap<String, &'static str>,
+    /// What is begun of these sizes is refused all the same.
+    begun: BTreeMap<String, (u16, &'static str)>,
     forbidden: BTreeSet<&'static str>,
     /// Calls that are left of each kind.
     buckets: BTreeMap<&'static str, login::Bucket>,
@@ -130,6 +133,8 @@ struct Cloud {
     held_off: usize,
     lag: Duration,
     has_long_pages: bool,
+    /// Credentials see single resource groups only.
+    only_groups: bool,
 }
 
 /// Status, code and message.
@@ -166,6 +171,17 @@ fn missing(what: &str) -> Refusal {
         StatusCode::NOT_FOUND,
         "ResourceNotFound".to_owned(),
         format!("The Resource '{what}' was not found."),
+    )
+}
+
+fn forbidden(action: &str) -> Refusal {
+    (
+        StatusCode::FORBIDDEN,
+        "AuthorizationFailed".to_owned(),
+        format!(
+            "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over scope \
+             '/subscriptions/{SUBSCRIPTION}' or the scope is invalid."
+        ),
     )
 }
 
@@ -327,6 +343,24 @@ impl Azure {
         self.lock().failing.insert(size.to_owned(), code);
     }
 
+    /// Machines of a size fail, with this code, and are refused with this answer, but not before they are begun.
+    pub fn refuse_late(&self, size: &str, status: u16, code: &'static str) {
+        self.fail(size, code);
+        self.lock().begun.insert(size.to_owned(), (status, code));
+    }
+
+    /// There is another resource group.
+    pub fn add_group(&self, name: &str) {
+        self.lock()
+            .groups
+            .push(json!({"name": name, "location": HOME, "properties": {}}));
+    }
+
+    /// What is in the subscription is shown of single resource groups only.
+    pub fn show_groups_only(&self) {
+        self.lock().only_groups = true;
+    }
+
     /// The account may not do this (an action, such as `Microsoft.Compute/virtualMachines/write`).
     pub fn forbid(&self, action: &'static str) {
         self.lock().forbidden.insert(action);
@@ -355,9 +389,16 @@ impl Azure {
 
     /// A region has the network of its machines already.
     pub fn prepare(&self, region: &str) {
-        let name = |what: &str| format!("{GROUP}-{region}-default-{what}");
-        self.add_network(GROUP, &name("network"), region, &[&name("subnet")], &[]);
-        self.add_security_group(&name("security-group"), region);
+        let name = |what: &str| format!("{GROUP}-{region}-{what}");
+        self.add_network(
+            GROUP,
+            &name("default-network"),
+            region,
+            &[&name("default-subnet")],
+            &[],
+        );
+        self.add_security_group(&name("default-security-group"), region);
+        self.add_security_group(&name("gateway-security-group"), region);
     }
 
     /// Pages are as long as Azure's, and not so short that each list has several.
@@ -391,7 +432,7 @@ impl Azure {
             let Some(gone_at) = machine.gone_at.filter(|at| *at <= now) else {
                 return true;
             };
-            self.0.ledger.removed(&machine.name);
+            self.0.ledger.removed(&machine.id());
             for piece in pieces.iter_mut().filter(|piece| piece.machine == machine.name) {
                 piece.machine.clear();
                 if piece.ends_with_it {
@@ -427,6 +468,7 @@ impl Azure {
         match (ask.method, parts.as_slice()) {
             ("GET", ["providers", "microsoft.compute", "skus"]) => {
                 ask.version(&["2021-07-01"])?;
+                self.allowed("Microsoft.Compute/skus/read")?;
                 let filter = ask.query.get("$filter").map(String::as_str).unwrap_or_default();
                 let location = filter
                     .strip_prefix("location eq '")
@@ -444,6 +486,22 @@ impl Azure {
                 ask.page(QUOTAS.iter().map(usage).collect(), PAGE, false)
             }
             ("GET", ["providers", _, "locations", _, "operations", id]) => self.operation(id),
+            (
+                "GET",
+                [
+                    "providers",
+                    provider @ ("microsoft.compute" | "microsoft.network"),
+                    collection,
+                ],
+            ) => {
+                if self.lock().only_groups {
+                    return Err(forbidden(&format!("{provider}/{collection}/read")));
+                }
+                match *collection {
+                    "virtualmachines" => self.machines(ask, "", &[]),
+                    collection => self.pieces(ask, "", collection, &[]),
+                }
+            }
             (_, ["resourcegroups", group]) => self.group(ask, group),
             (_, ["resourcegroups", group, "providers", provider, rest @ ..]) => {
                 if !self.has_group(group) {
@@ -484,14 +542,7 @@ impl Azure {
     fn allowed(&self, action: &str) -> Result<(), Refusal> {
         match self.lock().forbidden.contains(action) {
             false => Ok(()),
-            true => Err((
-                StatusCode::FORBIDDEN,
-                "AuthorizationFailed".to_owned(),
-                format!(
-                    "The client '{CLIENT}' with object id '{CLIENT}' does not have authorization to perform action '{action}' over \
-                     scope '/subscriptions/{SUBSCRIPTION}' or the scope is invalid."
-                ),
-            )),
+            true => Err(forbidden(action)),
         }
     }
 

@@ -38,6 +38,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    pub(crate) fn id(&self) -> String {
+        let group = &self.group;
+        let name = &self.name;
+        format!(
+            "/subscriptions/{SUBSCRIPTION}/resourceGroups/{group}/providers/Microsoft.Compute/virtualMachines/{name}"
+        )
+    }
+
     fn state(&self, times: Times) -> &'static str {
         let takes = match self.fails {
             Some(_) => times.starts / 2,
@@ -167,7 +175,9 @@ impl Azure {
         }
         let mut state = self.lock();
         let (now, times) = (Instant::now(), self.0.times);
-        let is_of = |machine: &Machine| machine.group.eq_ignore_ascii_case(group) && machine.listed_at <= now;
+        let is_of = |machine: &Machine| {
+            (group.is_empty() || machine.group.eq_ignore_ascii_case(group)) && machine.listed_at <= now
+        };
         match (ask.method, rest) {
             ("GET", []) => {
                 let all = state.machines.iter().filter(|machine| is_of(machine));
@@ -316,7 +326,6 @@ impl Azure {
                 &disk["deleteOption"],
             ));
         }
-        self.0.ledger.made("machine", name, name);
         for piece in &pieces {
             self.0.ledger.made(piece.collection, piece.id(), name);
         }
@@ -333,6 +342,7 @@ impl Azure {
             interface,
             operation: format!("vm-{number:08x}"),
         };
+        self.0.ledger.made("machine", machine.id(), name);
         let location = ask.body["location"].as_str().unwrap();
         let operation = format!(
             "/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{location}/operations/{}?api-version=2026-04-01",
@@ -340,6 +350,10 @@ impl Azure {
         );
         let body = machine.to_json(times, false, false);
         state.machines.push(machine);
+        if let Some((status, code)) = state.begun.get(size) {
+            let status = StatusCode::from_u16(*status).unwrap();
+            return Err((status, (*code).to_owned(), "m".to_owned()));
+        }
         Ok(Done {
             status: StatusCode::CREATED,
             body,
@@ -406,7 +420,10 @@ fn check(state: &Cloud, body: &Value) -> Result<(), Refusal> {
             "Eviction policy can be set only on Azure Spot Virtual Machines",
         ));
     }
-    check_storage(&properties["storageProfile"])?;
+    check_storage(
+        &properties["storageProfile"],
+        &properties["hardwareProfile"]["vmSize"],
+    )?;
     check_system(&properties["osProfile"])?;
     let user_data = &properties["userData"];
     let user_data = user_data.as_str().map(|text| {
@@ -440,16 +457,8 @@ fn check(state: &Cloud, body: &Value) -> Result<(), Refusal> {
     check_network(state, &properties["networkProfile"], &body["location"])
 }
 
-fn check_storage(storage: &Value) -> Result<(), Refusal> {
-    let known = [
-        "alignRegionalDisksToVMZone",
-        "dataDisks",
-        "diskApiVersion",
-        "diskControllerType",
-        "imageReference",
-        "osDisk",
-    ];
-    fields(storage, &known, &["imageReference", "osDisk"])?;
+/// Images of the gallery, and of the marketplace, are there.
+fn check_image(image: &Value, size: &Value) -> Result<(), Refusal> {
     let known = [
         "id",
         "communityGalleryImageId",
@@ -459,19 +468,54 @@ fn check_storage(storage: &Value) -> Result<(), Refusal> {
         "sku",
         "version",
     ];
-    fields(&storage["imageReference"], &known, &[])?;
-    let image = storage["imageReference"]["communityGalleryImageId"].as_str();
-    if !image
-        .and_then(|id| id.strip_prefix(GALLERY))
-        .is_some_and(|image| IMAGES.contains(&image))
-    {
-        let message = "The gallery image is not available in the location.";
-        return Err((
+    fields(image, &known, &[])?;
+    let Some(publisher) = image["publisher"].as_str() else {
+        let id = image["communityGalleryImageId"].as_str();
+        let id = id.and_then(|id| id.strip_prefix(GALLERY));
+        return match id.is_some_and(|image| IMAGES.contains(&image)) {
+            true => Ok(()),
+            false => {
+                let message = "The gallery image is not available in the location.";
+                let code = "GalleryImageNotFound".to_owned();
+                Err((StatusCode::NOT_FOUND, code, message.to_owned()))
+            }
+        };
+    };
+    fields(
+        image,
+        &["publisher", "offer", "sku", "version"],
+        &["publisher", "offer", "sku", "version"],
+    )?;
+    let is_jammy = publisher.eq_ignore_ascii_case("canonical")
+        && image["offer"] == "0001-com-ubuntu-server-jammy"
+        && image["version"] == "latest";
+    let size = size.as_str().unwrap_or_default();
+    match image["sku"].as_str() {
+        Some("22_04-lts-gen2") if is_jammy => Ok(()),
+        Some("22_04-lts") if is_jammy && !size.ends_with("_v6") => Ok(()),
+        Some("22_04-lts") if is_jammy => Err(bad(
+            "BadRequest",
+            format!("The selected VM size '{size}' cannot boot Hypervisor Generation '1'."),
+        )),
+        _ => Err((
             StatusCode::NOT_FOUND,
-            "GalleryImageNotFound".to_owned(),
-            message.to_owned(),
-        ));
+            "PlatformImageNotFound".to_owned(),
+            "The platform image is not available.".to_owned(),
+        )),
     }
+}
+
+fn check_storage(storage: &Value, size: &Value) -> Result<(), Refusal> {
+    let known = [
+        "alignRegionalDisksToVMZone",
+        "dataDisks",
+        "diskApiVersion",
+        "diskControllerType",
+        "imageReference",
+        "osDisk",
+    ];
+    fields(storage, &known, &["imageReference", "osDisk"])?;
+    check_image(&storage["imageReference"], size)?;
     let disk = &storage["osDisk"];
     let known = [
         "caching",

@@ -17,6 +17,8 @@ pub(crate) struct Part {
     pub(crate) name: String,
     pub(crate) asked: Value,
     ready_at: Instant,
+    /// Azure could not make or change it.
+    failed: bool,
 }
 
 impl Part {
@@ -37,7 +39,11 @@ impl Part {
     }
 
     fn state(&self) -> &'static str {
-        if self.is_ready() { "Succeeded" } else { "Updating" }
+        match self.is_ready() {
+            _ if self.failed => "Failed",
+            true => "Succeeded",
+            false => "Updating",
+        }
     }
 
     fn subnets(&self) -> Vec<Value> {
@@ -105,6 +111,7 @@ impl Azure {
             name: name.to_owned(),
             asked: json!({"location": region, "properties": {"subnets": subnets}}),
             ready_at: Instant::now(),
+            failed: false,
         });
     }
 
@@ -115,12 +122,21 @@ impl Azure {
             name: name.to_owned(),
             asked: json!({"location": region, "properties": {"securityRules": []}}),
             ready_at: Instant::now(),
+            failed: false,
         });
     }
 
     /// The network is connected to another one.
     pub fn peer(&self, network: &str) {
         self.lock().peered.insert(network.to_owned());
+    }
+
+    /// Somebody's change of the rules of a security group has failed.
+    pub fn fail_change(&self, name: &str, rules: &Value) {
+        let mut state = self.lock();
+        let part = state.shared.iter_mut().find(|part| part.name == name).unwrap();
+        part.asked["properties"]["securityRules"] = rules.clone();
+        part.failed = true;
     }
 
     /// Somebody removes a network or a security group.
@@ -179,6 +195,7 @@ impl Azure {
                 ask.page(peered.then_some(peering).into_iter().collect(), PAGE, false)
             }
             ("PUT", [collection @ ("virtualnetworks" | "networksecuritygroups"), name]) => {
+                check_name(collection, name)?;
                 check(collection, &ask.body)?;
                 let known = find(&state, collection, name);
                 if known.is_some_and(|at| state.shared[at].asked["location"] != ask.body["location"]) {
@@ -194,6 +211,7 @@ impl Azure {
                     name: (*name).to_owned(),
                     asked: ask.body.clone(),
                     ready_at: Instant::now() + self.0.times.else_takes,
+                    failed: false,
                 };
                 let body = part.to_json();
                 let status = match known {
@@ -221,6 +239,21 @@ impl Azure {
     }
 }
 
+/// Of networks, security groups and subnets.
+fn check_name(collection: &str, name: &str) -> Result<(), Refusal> {
+    let longest = if collection == "virtualnetworks" { 64 } else { 80 };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let ends = name.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    match name.len() <= longest && begins && ends && name.chars().all(is_plain) {
+        true => Ok(()),
+        false => Err(bad(
+            "InvalidResourceName",
+            format!("Resource name {name} is invalid."),
+        )),
+    }
+}
+
 fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
     fields(
         body,
@@ -241,6 +274,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
             "flowTimeoutInMinutes",
             "ipAllocations",
             "privateEndpointVNetPolicies",
+            "provisioningState",
             "subnets",
             "virtualNetworkPeerings",
         ];
@@ -252,6 +286,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
         )?;
         for subnet in properties["subnets"].as_array().into_iter().flatten() {
             fields(subnet, &["id", "name", "type", "properties"], &["name"])?;
+            check_name("subnets", subnet["name"].as_str().unwrap_or_default())?;
             let known = [
                 "addressPrefix",
                 "addressPrefixes",
@@ -263,6 +298,7 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
                 "networkSecurityGroup",
                 "privateEndpointNetworkPolicies",
                 "privateLinkServiceNetworkPolicies",
+                "provisioningState",
                 "routeTable",
                 "serviceEndpointPolicies",
                 "serviceEndpoints",
@@ -272,7 +308,8 @@ fn check(collection: &str, body: &Value) -> Result<(), Refusal> {
         }
         return Ok(());
     }
-    fields(properties, &["flushConnection", "securityRules"], &[])?;
+    let known = ["flushConnection", "securityRules", "provisioningState"];
+    fields(properties, &known, &[])?;
     for rule in properties["securityRules"].as_array().into_iter().flatten() {
         fields(rule, &["id", "name", "type", "properties"], &["name"])?;
         let known = [

@@ -28,7 +28,7 @@ pub(crate) struct Piece {
 impl Piece {
     /// As inventories have it.
     pub(crate) fn id(&self) -> String {
-        format!("{}/{}", self.collection, self.name)
+        self.path()
     }
 
     pub(crate) fn path(&self) -> String {
@@ -84,7 +84,7 @@ impl Azure {
         let (now, times) = (Instant::now(), self.0.times);
         let is_of = |piece: &Piece| {
             piece.collection.eq_ignore_ascii_case(collection)
-                && piece.group.eq_ignore_ascii_case(group)
+                && (group.is_empty() || piece.group.eq_ignore_ascii_case(group))
                 && piece.listed_at <= now
         };
         match (ask.method, rest) {
@@ -133,7 +133,10 @@ impl Azure {
                         ));
                     }
                     "disks" if !piece.machine.is_empty() => {
-                        return Err(conflict("Conflict", "The disk is attached to a virtual machine."));
+                        return Err(conflict(
+                            "OperationNotAllowed",
+                            "The disk is attached to a virtual machine.",
+                        ));
                     }
                     _ => {}
                 }

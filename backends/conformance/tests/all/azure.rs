@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine,
+};
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Machine, Sign};
+use dstack_compute::{ComputeError, ConfigureError, GatewayMachine, Machine, Sign};
 use dstack_emulator_azure::{Azure, CLIENT, GROUP, HOME, OTHER, SUBSCRIPTION, TENANT};
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -110,6 +112,20 @@ checks_of!(machines: one_machine, machines_in_two_regions; whole_life, sold_out,
 checks_of!(machines_with_a_network: another_machine, machines_in_two_regions;
     any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed);
 
+async fn one_gateway() -> (Cloud, Subject<GatewayMachine>) {
+    let (_, cloud) = prepared(&[HOME]);
+    let subject = gateway(&cloud, HOME);
+    (cloud, subject)
+}
+
+async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
+    let (_, cloud) = prepared(&[HOME, OTHER]);
+    let subjects = vec![gateway(&cloud, HOME), gateway(&cloud, OTHER)];
+    (cloud, subjects)
+}
+
+checks_of!(gateways: one_gateway, two_gateways);
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;
@@ -207,6 +223,7 @@ async fn what_is_wrong_with_a_configuration_is_told() {
     emulator.add_network("net", "open", HOME, &["a", "b"], &["b"]);
     emulator.add_network("net", "peered", HOME, &["a"], &[]);
     emulator.peer("peered");
+    emulator.add_network("net", "elsewhere", OTHER, &["a"], &[]);
     let here = |more: Value| {
         let mut config = config(&more);
         config["regions"] = json!([HOME]);
@@ -248,6 +265,14 @@ async fn what_is_wrong_with_a_configuration_is_told() {
         ),
         (json!({"vpc_ids": {HOME: "net/none"}}), "network none not found"),
         (json!({"vpc_ids": {HOME: "none/none"}}), "network none not found"),
+        (
+            json!({"vpc_ids": {HOME: "net/elsewhere"}}),
+            "`vpc_ids`: network elsewhere is in westeurope, and not in eastus",
+        ),
+        (
+            json!({"subnet_ids": {HOME: "net/elsewhere/a"}}),
+            "`subnet_ids`: network elsewhere is in westeurope, and not in eastus",
+        ),
         (
             json!({"subnet_ids": {HOME: "net/open"}}),
             "not of the form resourceGroup/network/subnet",
@@ -304,6 +329,15 @@ async fn a_role_that_lacks_rights_is_refused() {
     // Who may not see rights finds out when they are needed.
     emulator.forbid("Microsoft.Authorization/permissions/read");
     configure(&cloud, &cloud.config).await.unwrap();
+    // A role in the resource group alone has no rights in the subscription.
+    emulator.forbid("Microsoft.Compute/skus/read");
+    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("Azure does not allow `Microsoft.Compute/skus/read`"),
+        "{error}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -590,6 +624,111 @@ async fn what_fails_while_it_is_made_is_removed_with_its_pieces() {
     }
 }
 
+/// The answer is lost, and the server is killed; or Azure refuses what it has begun.
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_is_removed_though_nobody_was_told() {
+    let size = "Standard_D2s_v6";
+    let mut begun = 0;
+    for nth in 0..8 {
+        let (emulator, cloud) = prepared(&[HOME]);
+        emulator.fail(size, "AllocationFailed");
+        let subject = machine_of(&cloud, size, false).await;
+        let driver = Driver::new(&cloud);
+        cloud.faults().at(nth, Fault::KilledAfter);
+        drop(driver.make_until_killed(&subject).await);
+        cloud.faults().none();
+        begun += emulator.ledger().alive().len();
+        driver.remove(&subject.known(None), &subject).await;
+        assert_eq!(emulator.ledger().alive(), [], "killed after request {nth}");
+    }
+    assert!(begun > 0);
+
+    for (status, code) in [
+        (409, "OperationNotAllowed"),
+        (409, "SkuNotAvailable"),
+        (400, "PublicIPCountLimitReached"),
+    ] {
+        let (emulator, cloud) = prepared(&[HOME]);
+        emulator.refuse_late(size, status, code);
+        let subject = machine_of(&cloud, size, false).await;
+        Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert_eq!(emulator.ledger().count(), 3, "{code}");
+        assert_eq!(emulator.ledger().alive(), [], "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_group_that_is_gone_is_named() {
+    let (emulator, cloud) = emulated(&json!({"regions": [HOME]}));
+    let subject = machine(&cloud).await;
+    emulator.only_group("other");
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Configuration(_)), "{error:?}");
+    assert!(error.to_string().contains("resource group is gone"), "{error}");
+}
+
+/// What is there stays known, and is found by the inventory, as far as the credentials may see it.
+#[tokio::test(start_paused = true)]
+async fn another_resource_group_hides_no_machine() {
+    let (emulator, mut cloud) = emulated(&json!({"regions": [HOME]}));
+    emulator.add_group("other");
+    let subject = machine(&cloud).await;
+    let of_gateway = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let place_of_gateway = Driver::new(&cloud).make(&of_gateway).await.unwrap();
+    let known = subject.known(Some(place));
+    let known_gateway = of_gateway.known(Some(place_of_gateway));
+
+    cloud.config["resource_group"] = "other".into();
+    let backend = cloud.open();
+    let signs = backend
+        .machines()
+        .unwrap()
+        .look(std::slice::from_ref(&known))
+        .await;
+    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    let signs = backend
+        .gateways()
+        .unwrap()
+        .look(std::slice::from_ref(&known_gateway))
+        .await;
+    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    let owned = backend.inventory().await.unwrap();
+    assert_eq!(owned.len(), 8, "{owned:?}");
+    let another = machine(&cloud).await;
+    Driver::new(&cloud).make(&another).await.unwrap();
+    assert_eq!(backend.inventory().await.unwrap().len(), 12);
+    emulator.show_groups_only();
+    assert_eq!(backend.inventory().await.unwrap().len(), 4);
+
+    let driver = Driver::with_backend(&cloud, backend.clone());
+    driver.remove(&known, &subject).await;
+    Driver::with_backend(&cloud, backend.clone())
+        .remove(&known_gateway, &of_gateway)
+        .await;
+    let alive = emulator.ledger().alive();
+    assert_eq!(alive.len(), 4);
+    assert!(
+        alive
+            .iter()
+            .all(|entry| entry.id.contains("/resourceGroups/other/")),
+        "{alive:?}"
+    );
+}
+
+/// With what somebody has changed there.
+#[tokio::test(start_paused = true)]
+async fn a_security_group_that_has_failed_is_asked_for_as_it_is() {
+    let (emulator, cloud) = prepared(&[HOME]);
+    let rules = json!([{"name": "own", "properties": {"protocol": "Tcp", "access": "Deny", "priority": 200, "direction": "Inbound"}}]);
+    let name = "dstack-main-eastus-default-security-group";
+    emulator.fail_change(name, &rules);
+    Driver::new(&cloud).make(&machine(&cloud).await).await.unwrap();
+    let shared = emulator.shared();
+    let (_, group) = shared.iter().find(|(known, _)| known == name).unwrap();
+    assert_eq!(group["properties"]["securityRules"], rules);
+}
+
 /// Of which nothing was noted.
 #[tokio::test(start_paused = true)]
 async fn a_machine_of_an_older_server_is_removed_with_its_pieces() {
@@ -724,4 +863,103 @@ fn one_of(subject: &Subject<Machine>) -> Subject<Machine> {
         problem: subject.problem,
         called: subject.called,
     }
+}
+
+/// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the account.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
+    let (emulator, cloud) =
+        emulated(&json!({"regions": [HOME], "vm_managed_identity": "dstack-main/runners"}));
+    let subject = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.instance_id, subject.marks.name(60));
+    assert_eq!(
+        (place.ip_address.as_str(), place.region.as_str()),
+        ("203.0.113.77", HOME)
+    );
+    let asked = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(asked.get("identity"), None);
+    let properties = &asked["properties"];
+    assert_eq!(properties["hardwareProfile"]["vmSize"], "Standard_B1ms");
+    assert_eq!(properties["priority"], "Regular");
+    assert_eq!(
+        properties["storageProfile"]["imageReference"],
+        json!({"publisher": "canonical", "offer": "0001-com-ubuntu-server-jammy", "sku": "22_04-lts-gen2", "version": "latest"})
+    );
+    assert_eq!(properties["storageProfile"]["osDisk"]["diskSizeGB"], 30);
+    let system = &properties["osProfile"];
+    assert_eq!(
+        (&system["computerName"], &system["adminUsername"]),
+        (&json!("gatewayvm"), &json!("ubuntu"))
+    );
+    let keys = &system["linuxConfiguration"]["ssh"]["publicKeys"];
+    assert_eq!(
+        keys,
+        &json!([{"path": "/home/ubuntu/.ssh/authorized_keys", "keyData": subject.want.authorized_keys[0]}])
+    );
+    let group = security_group_of(&asked);
+    assert_eq!(group, "dstack-main-eastus-gateway-security-group");
+    let shared = emulator.shared();
+    let (_, group) = shared.iter().find(|(name, _)| *name == group).unwrap();
+    assert_eq!(
+        group["properties"]["securityRules"],
+        json!([{"name": "gateway_all", "properties": {"protocol": "Tcp", "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
+            "destinationAddressPrefix": "*", "destinationPortRanges": ["22", "80", "443"], "access": "Allow", "priority": 101,
+            "direction": "Inbound"}}])
+    );
+}
+
+fn security_group_of(asked: &Value) -> String {
+    let nic = &asked["properties"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"];
+    let id = nic["networkSecurityGroup"]["id"].as_str().unwrap();
+    id.rsplit('/').next().unwrap().to_owned()
+}
+
+/// A gateway has an address where machines for jobs have none, and is of any newer size; jobs keep their security group.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_has_an_address_and_the_size_that_is_asked_for() {
+    let (emulator, cloud) =
+        emulated(&json!({"regions": [HOME], "vpc_ids": {HOME: "net/open"}, "public_ips": false}));
+    emulator.add_network("net", "open", HOME, &["a", "b"], &["b"]);
+    let backend = cloud.open();
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.instance_type = Some("Standard_D2s_v6".to_owned());
+    let place = Driver::with_backend(&cloud, backend.clone())
+        .make(&subject)
+        .await
+        .unwrap();
+    assert_eq!(place.ip_address, "203.0.113.77");
+    let of_gateway = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(
+        of_gateway["properties"]["hardwareProfile"]["vmSize"],
+        "Standard_D2s_v6"
+    );
+    let subject = machine(&cloud).await;
+    let place = Driver::with_backend(&cloud, backend)
+        .make(&subject)
+        .await
+        .unwrap();
+    assert_eq!(place.hostname.as_deref(), Some("10.0.0.7"));
+    let of_jobs = emulator.asked(&place.instance_id).unwrap();
+    assert_eq!(
+        [&of_gateway, &of_jobs].map(security_group_of),
+        [
+            "dstack-main-eastus-gateway-security-group",
+            "dstack-main-eastus-default-security-group"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_gateway_can_be_is_refused() {
+    let (emulator, cloud) = prepared(&[HOME]);
+    let mut private = gateway(&cloud, HOME);
+    private.want.is_public = false;
+    let error = Driver::new(&cloud).make(&private).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Unsupported(_)), "{error:?}");
+    // Users write it.
+    let elsewhere = gateway(&cloud, "eastus/../..");
+    let error = Driver::new(&cloud).make(&elsewhere).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    assert_eq!(emulator.ledger().count(), 0);
 }
