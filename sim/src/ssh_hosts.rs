@@ -398,6 +398,18 @@ impl Hosts for SshHosts {
         })))
     }
 
+    async fn greet_machine(&self, reach: &Reach) -> Result<Reach, HostError> {
+        let trouble = self.lock().gateway_trouble.get(&reach.host.host).cloned();
+        match trouble {
+            Some(error) => Err(error),
+            None => {
+                let mut seen = reach.clone();
+                seen.host.host_keys = vec![first_key("a machine")];
+                Ok(seen)
+            }
+        }
+    }
+
     async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         let name = self.place_of(gateway.site);
         let reach = gateway.site.reach();
@@ -408,12 +420,11 @@ impl Hosts for SshHosts {
                 (build.unwrap_or_default().to_owned(), None)
             }
             GatewaySite::Machine { .. } => {
-                let mut seen = reach.clone();
-                // It stays when the machine moves.
-                seen.host.host_keys = vec![first_key(&gateway.replica.name)];
-                if !reach.host.host_keys.is_empty() && reach.host.host_keys != seen.host.host_keys {
+                // It stays when the machine moves, and was seen before anything else.
+                if reach.host.host_keys != [first_key("a machine")] {
                     return Err(HostError::Transient("another host key".to_owned()));
                 }
+                let seen = reach.clone();
                 (carried, Some(seen))
             }
         };

@@ -306,6 +306,7 @@ impl Client {
 
     /// One for each place: it bounds how many calls there are at the same time.
     fn unsigned(&self, service: Service, region: &str) -> Result<ApiClient, String> {
+        check_region(region)?;
         let mut apis = self.apis.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = apis.get(&(service, region.to_owned())) {
             return Ok(known.clone());
@@ -317,6 +318,15 @@ impl Client {
         let api = self.env.api(BackendType::Aws, &service.base(region), limits)?;
         apis.insert((service, region.to_owned()), api.clone());
         Ok(api)
+    }
+}
+
+/// A region becomes part of a host name, to which signed requests go.
+fn check_region(region: &str) -> Result<(), String> {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match !region.is_empty() && region.chars().all(is_allowed) {
+        true => Ok(()),
+        false => Err(format!("{region:?} is no region of AWS")),
     }
 }
 
@@ -366,6 +376,15 @@ mod tests {
         ] {
             assert_eq!(home_region(&[region.to_owned()]), home);
         }
+    }
+
+    #[test]
+    fn no_other_host_is_asked_by_the_name_of_a_region() {
+        for region in ["x@internal.example/", "us-east-1.internal.example:80/", "", "EU"] {
+            let refused = check_region(region).unwrap_err();
+            assert!(refused.contains("no region of AWS"), "{refused}");
+        }
+        check_region("us-gov-east-1").unwrap();
     }
 
     /// Calls of EC2 are named where their forms are begun.

@@ -51,12 +51,12 @@ impl Aws {
                     .await?
             }
         };
-        for (permission, is_egress) in missing_rules(&group, purpose) {
+        for (permissions, is_egress) in missing_rules(&group, purpose) {
             let action = match is_egress {
                 true => "AuthorizeSecurityGroupEgress",
                 false => "AuthorizeSecurityGroupIngress",
             };
-            let form = with_permission(Form::new(action).with("GroupId", &group.group_id), &permission);
+            let form = with_permissions(Form::new(action).with("GroupId", &group.group_id), &permissions);
             match self.client.read::<Done>(Service::Ec2, region, form).await {
                 Err(error) if !error.is(&["InvalidPermission.Duplicate"]) => return Err(error),
                 _ => {}
@@ -141,15 +141,18 @@ fn everywhere() -> Items<IpRange> {
     }
 }
 
-/// The rules of a group.
-fn rules(group: &str, purpose: Purpose) -> Vec<Rule> {
-    match purpose.is_gateway() {
-        false => job_rules(group).into(),
-        true => [22, 80, 443]
-            .map(|port| (from_everywhere(port), false))
-            .into_iter()
-            .chain([(to_all(), true)])
-            .collect(),
+/// Rules that are to be made, those of one call together. A group of gateways gets its rules once, all at the same time (what leaves is
+/// allowed from the beginning): whoever narrows one later knows why.
+fn missing_rules(group: &SecurityGroup, purpose: Purpose) -> Vec<(Vec<Permission>, bool)> {
+    match purpose {
+        Purpose::Jobs => {
+            let missing = missing_job_rules(group).into_iter();
+            missing.map(|(rule, is_egress)| (vec![rule], is_egress)).collect()
+        }
+        Purpose::Gateway { .. } if group.ip_permissions.item.is_empty() => {
+            vec![([22, 80, 443].map(from_everywhere).into(), false)]
+        }
+        Purpose::Gateway { .. } => Vec::new(),
     }
 }
 
@@ -182,7 +185,7 @@ fn from_everywhere(port: u16) -> Permission {
     }
 }
 
-fn missing_rules(group: &SecurityGroup, purpose: Purpose) -> Vec<Rule> {
+fn missing_job_rules(group: &SecurityGroup) -> Vec<Rule> {
     let is_there = |(permission, is_egress): &Rule| {
         let all = match is_egress {
             true => &group.ip_permissions_egress,
@@ -190,7 +193,7 @@ fn missing_rules(group: &SecurityGroup, purpose: Purpose) -> Vec<Rule> {
         };
         all.item.iter().any(|one| covers(one, permission))
     };
-    rules(&group.group_id, purpose)
+    job_rules(&group.group_id)
         .into_iter()
         .filter(|rule| !is_there(rule))
         .collect()
@@ -213,8 +216,15 @@ fn covers(existing: &Permission, wanted: &Permission) -> bool {
             .all(|group| existing.groups.item.contains(group))
 }
 
-fn with_permission(form: Form, permission: &Permission) -> Form {
-    let field = |name: &str| format!("IpPermissions.1.{name}");
+fn with_permissions(form: Form, permissions: &[Permission]) -> Form {
+    let numbered = (1..).zip(permissions);
+    numbered.fold(form, |form, (number, permission)| {
+        with_permission(form, number, permission)
+    })
+}
+
+fn with_permission(form: Form, number: usize, permission: &Permission) -> Form {
+    let field = |name: &str| format!("IpPermissions.{number}.{name}");
     let mut form = form.with(field("IpProtocol"), &permission.ip_protocol);
     for (name, port) in [("FromPort", permission.from_port), ("ToPort", permission.to_port)] {
         if let Some(port) = port {
@@ -241,7 +251,7 @@ mod tests {
             ip_permissions: Items { item: ingress },
             ip_permissions_egress: Items { item: egress },
         };
-        let missing_rules = |group: &SecurityGroup| missing_rules(group, Purpose::Jobs);
+        let missing_rules = missing_job_rules;
         let [ssh, from_us, out, to_us] = job_rules("sg-1");
         let new = group(Vec::new(), vec![to_all()]);
         assert_eq!(missing_rules(&new), [ssh.clone(), from_us.clone(), to_us.clone()]);
@@ -267,17 +277,20 @@ mod tests {
     }
 
     #[test]
-    fn gateways_are_reached_at_their_ports() {
-        let new = SecurityGroup {
+    fn groups_of_gateways_get_their_rules_once() {
+        let gateway = Purpose::Gateway { is_public: false };
+        let mut group = SecurityGroup {
             group_id: "sg-1".to_owned(),
             ip_permissions: Items::default(),
             ip_permissions_egress: Items { item: vec![to_all()] },
         };
-        let missing = missing_rules(&new, Purpose::Gateway { is_public: false });
-        let ports: Vec<Option<u16>> = missing
+        let missing = missing_rules(&group, gateway);
+        let ports: Vec<_> = missing
             .iter()
-            .map(|(rule, _)| rule.to_port.map(|port| port as u16))
+            .flat_map(|(rules, _)| rules.iter().map(|rule| rule.to_port))
             .collect();
-        assert_eq!(ports, [Some(22), Some(80), Some(443)]);
+        assert_eq!((missing.len(), ports), (1, vec![Some(22), Some(80), Some(443)]));
+        group.ip_permissions.item.push(from_everywhere(443));
+        assert_eq!(missing_rules(&group, gateway), []);
     }
 }

@@ -173,8 +173,15 @@ impl Aws {
         let notices = self.spot_notices(region, &listed).await?;
         let found: HashMap<&str, &Instance> =
             listed.iter().map(|one| (one.instance_id.as_str(), one)).collect();
-        let sign = |id: &&str| sign_of(found.get(id).copied(), notices.get(*id));
-        Ok(texts.iter().map(sign).collect())
+        let sign = |place: &JobProvisioningData| {
+            let id = place.instance_id.as_str();
+            sign_of(place, found.get(id).copied(), notices.get(id))
+        };
+        Ok(known
+            .iter()
+            .filter_map(|known| known.place.as_ref())
+            .map(sign)
+            .collect())
     }
 
     /// Asks for the instance in one zone after the other.
@@ -184,6 +191,12 @@ impl Aws {
         purpose: Purpose,
         call: &Call<'_>,
     ) -> Result<Made, ComputeError> {
+        let region = &*want.offer.region;
+        if call.asked_at(MACHINE).is_none() && !self.regions.iter().any(|known| known == region) {
+            return Err(ComputeError::Configuration(format!(
+                "the region {region} is not one of the backend's: add it to `regions`"
+            )));
+        }
         let mut tried = Vec::new();
         let mut refusal = None;
         loop {
@@ -486,7 +499,11 @@ fn end_of(instance: &Instance) -> ComputeError {
     }
 }
 
-fn sign_of(instance: Option<&Instance>, notice: Option<&SpotStatus>) -> Sign<JobProvisioningData> {
+fn sign_of(
+    place: &JobProvisioningData,
+    instance: Option<&Instance>,
+    notice: Option<&SpotStatus>,
+) -> Sign<JobProvisioningData> {
     let Some(instance) = instance else {
         return Sign::Lost("AWS does not have the instance any more".to_owned());
     };
@@ -499,7 +516,25 @@ fn sign_of(instance: Option<&Instance>, notice: Option<&SpotStatus>) -> Sign<Job
                 false => format!("AWS takes the spot instance back ({})", notice.message),
             },
         },
-        _ => Sign::Well,
+        _ => match moved_to(place, instance) {
+            Some(address) => Sign::Moved(JobProvisioningData {
+                hostname: Some(address.clone()),
+                ..place.clone()
+            }),
+            None => Sign::Well,
+        },
+    }
+}
+
+/// The address of an instance, if it is another one than before: an Elastic IP was given to it, or taken from it.
+fn moved_to<'a>(place: &JobProvisioningData, instance: &'a Instance) -> Option<&'a String> {
+    let (public, private) = (&instance.ip_address, &instance.private_ip_address);
+    let known = place.hostname.as_ref();
+    let is_known = known.is_some() && [public, private].into_iter().any(|one| one.as_ref() == known);
+    // Without an address it is between two.
+    match is_known || state(instance) != State::Runs || !place.public_ip_enabled {
+        true => None,
+        false => public.as_ref(),
     }
 }
 
@@ -561,6 +596,34 @@ mod tests {
         quick_xml::de::from_str(&text).unwrap()
     }
 
+    fn at(hostname: &str) -> JobProvisioningData {
+        let place = json!({"backend": "aws", "instance_type": {"name": "t3.micro", "resources": {"cpus": 2, "memory_mib": 1024,
+            "gpus": [], "spot": false}}, "instance_id": "i-1", "hostname": hostname, "region": "us-east-1", "price": 0.01,
+            "username": "ubuntu", "ssh_port": 22, "dockerized": true});
+        dstack_model::decode::decode_strict(&place).unwrap()
+    }
+
+    #[test]
+    fn an_instance_that_has_another_address_has_moved() {
+        let mut instance = instance("running", None);
+        instance.ip_address = Some("192.0.2.1".to_owned());
+        instance.private_ip_address = Some("172.31.0.1".to_owned());
+        for known in ["192.0.2.1", "172.31.0.1"] {
+            assert_eq!(sign_of(&at(known), Some(&instance), None), Sign::Well, "{known}");
+        }
+        instance.ip_address = Some("192.0.2.2".to_owned());
+        let Sign::Moved(place) = sign_of(&at("192.0.2.1"), Some(&instance), None) else {
+            panic!("it is at another address");
+        };
+        assert_eq!(place.hostname.as_deref(), Some("192.0.2.2"));
+        instance.ip_address = None;
+        assert_eq!(
+            sign_of(&at("192.0.2.1"), Some(&instance), None),
+            Sign::Well,
+            "between two"
+        );
+    }
+
     fn notice(at: Option<Time>) -> SpotStatus {
         SpotStatus {
             code: "marked-for-termination".to_owned(),
@@ -580,10 +643,10 @@ mod tests {
             ("stopping", true),
             ("stopped", true),
         ] {
-            let sign = sign_of(Some(&instance(name, None)), None);
+            let sign = sign_of(&at("192.0.2.1"), Some(&instance(name, None)), None);
             assert_eq!(matches!(sign, Sign::Lost(_)), is_over, "{name}: {sign:?}");
         }
-        assert!(matches!(sign_of(None, None), Sign::Lost(_)));
+        assert!(matches!(sign_of(&at("192.0.2.1"), None, None), Sign::Lost(_)));
     }
 
     #[test]
@@ -612,14 +675,14 @@ mod tests {
 
     #[test]
     fn a_spot_instance_ends_two_minutes_after_the_notice() {
-        let at = Time::from_millis(1_000);
-        let sign = sign_of(Some(&instance("running", None)), Some(&notice(Some(at))));
+        let (place, at) = (self::at("192.0.2.1"), Time::from_millis(1_000));
+        let sign = sign_of(&place, Some(&instance("running", None)), Some(&notice(Some(at))));
         let ending = Sign::Ending {
             at: Some(Time::from_millis(121_000)),
             why: "AWS takes the spot instance back (m)".to_owned(),
         };
         assert_eq!(sign, ending);
-        let over = sign_of(Some(&instance("terminated", None)), Some(&notice(None)));
+        let over = sign_of(&place, Some(&instance("terminated", None)), Some(&notice(None)));
         assert!(matches!(over, Sign::Lost(_)), "{over:?}");
     }
 

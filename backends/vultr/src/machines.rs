@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dstack_backend::{Made, cloud_config, compute_error, look_by_place, machine_place};
+use dstack_backend::{MOST_ASKED_BY_ID, Made, cloud_config, compute_error, look_by_place, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -91,19 +91,34 @@ impl Lifecycle<Machine> for Vultr {
             let servers = self.client.servers(kind).await;
             let servers = servers.map_err(|error| compute_error(&error))?;
             let mut signs = Vec::with_capacity(things.len());
+            let mut asked = 0;
             for known in things {
                 let id = known.place.as_ref().map_or("", |place| &place.instance_id);
                 let listed = servers.iter().find(|server| server.id == id).cloned();
                 let server = match listed {
                     Some(listed) => Some(listed),
+                    None if asked >= MOST_ASKED_BY_ID => {
+                        signs.push(None);
+                        continue;
+                    }
                     // While others end, a page may begin one entry later than the one before it ended.
-                    None => self.server(kind, id).await?,
+                    None => {
+                        asked += 1;
+                        match self.server(kind, id).await {
+                            Ok(server) => server,
+                            Err(error) => {
+                                tracing::debug!(id, %error, "a machine that is not listed is not told of either");
+                                signs.push(None);
+                                continue;
+                            }
+                        }
+                    }
                 };
-                signs.push(match server {
+                signs.push(Some(match server {
                     None => Sign::Lost(GONE.to_owned()),
                     Some(server) if has_failed(&server) => Sign::Lost(FAILED.to_owned()),
                     Some(_) => Sign::Well,
-                });
+                }));
             }
             Ok(signs)
         })

@@ -12,18 +12,20 @@ const PLACE_LIMIT: Duration = Duration::from_secs(20);
 /// How things are, of a cloud that is asked place by place (regions, clusters), all at the same time.
 ///
 /// `place` says where a thing is asked for; `None`: nowhere, and nothing is told of it. `ask` tells of all things of a place, in their
-/// order. A place that does not tell leaves its things without a sign, and the others as they are.
+/// order, as signs or as `Option`s of them: `None` where one thing cannot be asked for. A place that does not tell leaves its things
+/// without a sign, and the others as they are.
 ///
 /// # Errors
 /// No place tells: what the last one said.
-pub async fn look_by_place<'k, T, S, P, F>(
+pub async fn look_by_place<'k, T, S, P, F, O>(
     things: &'k [T],
     place: impl Fn(&'k T) -> Option<S>,
     ask: impl Fn(S, Vec<&'k T>) -> F,
 ) -> Result<Vec<Option<Sign<P>>>, ComputeError>
 where
     S: Ord + Clone + Debug,
-    F: Future<Output = Result<Vec<Sign<P>>, ComputeError>>,
+    F: Future<Output = Result<Vec<O>, ComputeError>>,
+    O: Into<Option<Sign<P>>>,
 {
     let mut places: BTreeMap<S, Vec<(usize, &'k T)>> = BTreeMap::new();
     for (at, thing) in things.iter().enumerate() {
@@ -39,7 +41,7 @@ where
     let (mut told, mut failed) = (BTreeMap::new(), None);
     for (place, at, answer) in join_all(asked).await {
         match answer.and_then(|signs| whole(signs, at.len())) {
-            Ok(signs) => told.extend(at.into_iter().zip(signs)),
+            Ok(signs) => told.extend(at.into_iter().zip(signs.into_iter().map(Into::into))),
             Err(error) => {
                 // A place that is wrongly configured does not come back by itself.
                 match &error {
@@ -56,16 +58,19 @@ where
     }
     match failed.filter(|_| told.is_empty()) {
         Some(error) => Err(error),
-        None => Ok((0..things.len()).map(|at| told.remove(&at)).collect()),
+        None => Ok((0..things.len()).map(|at| told.remove(&at).flatten()).collect()),
     }
 }
+
+/// Most things of a place that are asked for by their ids in one look, as they are not in its list; the others wait until these are settled.
+pub const MOST_ASKED_BY_ID: usize = 20;
 
 fn late() -> ComputeError {
     ComputeError::Unclear(format!("no answer within {} s", PLACE_LIMIT.as_secs()))
 }
 
 /// An answer about others than those that were asked for tells nothing.
-fn whole<P>(signs: Vec<Sign<P>>, asked: usize) -> Result<Vec<Sign<P>>, ComputeError> {
+fn whole<O>(signs: Vec<O>, asked: usize) -> Result<Vec<O>, ComputeError> {
     let told = signs.len();
     match told == asked {
         true => Ok(signs),
@@ -116,6 +121,17 @@ mod tests {
         let some = looked(|place| place == "b").await.unwrap();
         assert_eq!(some, [None, Some(lost("2")), None, None, Some(lost("5"))]);
         looked(|_| true).await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_thing_that_cannot_be_asked_for_hides_no_other() {
+        let place = |(place, _): &'static (&'static str, &'static str)| Some(*place);
+        let told = look_by_place(THINGS, place, |_, things| async move {
+            let sign = |(_, name): &(&str, &str)| (*name != "4").then(|| lost(name));
+            Ok(things.into_iter().map(sign).collect())
+        });
+        let told = told.await.unwrap();
+        assert_eq!((&told[0], &told[3]), (&Some(lost("1")), &None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -152,6 +152,13 @@ pub trait Hosts: Send + Sync + Debug {
         ))
     }
 
+    /// Connects to a machine for the first time: the way there, with the host keys that were seen.
+    async fn greet_machine(&self, _reach: &Reach) -> Result<Reach, HostError> {
+        Err(HostError::Refused(
+            "this server does not set up gateways".to_owned(),
+        ))
+    }
+
     /// Sets up a replica of a gateway, and waits until it answers. It may be cut off anywhere, and is made again then. One
     /// that runs with another build of the agent is replaced without a connection being refused.
     async fn prepare_gateway(&self, _gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {

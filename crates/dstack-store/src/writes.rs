@@ -661,7 +661,7 @@ async fn delete_backend(tx: &mut Tx, keys: &RowKeys, project: ProjectId, kind: &
     if volumes.iter().any(|volume| volume.needs(kind)) {
         return Err(in_use_backend("volumes", kind));
     }
-    if backends::has_gateways(tx, &id).await? {
+    if backends::has_gateways(tx, project, kind).await? {
         return Err(in_use_backend("gateways", kind));
     }
     let (kept, left) = backends::fleets_with_placement_groups(tx, project, kind).await?;

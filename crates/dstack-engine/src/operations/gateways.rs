@@ -14,12 +14,13 @@ use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, GatewayReplicaSnapshot, InstanceSnapshot};
 use dstack_system::chain;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::clouds::{backend, done, in_time as cloud_in_time, not_yet, refused, remove};
+use super::clouds::{backend, done, in_time as cloud_in_time, keep, not_yet, refused, remove};
 use super::creation::{self, Creation};
 use super::hosts::{self, STEP_LIMIT, failed, in_time, ready_host};
-use super::{Step, Subject, last_of, progress};
+use super::{Step, Subject, last_of, progress, record};
 use crate::Result;
 use crate::context::Context;
 use crate::hosts::{GatewayRef, GatewaySite, ReadyGateway};
@@ -173,6 +174,30 @@ async fn release(
     }
 }
 
+/// Why a replica was not set up on its machine, as notes of the operation.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Attempted {
+    /// The way to the machine, with the host key that was seen first: the next attempt takes no other.
+    seen: Option<Reach>,
+    /// The cloud says that the machine is gone.
+    #[serde(default)]
+    is_lost: bool,
+}
+
+impl Attempted {
+    fn read(operation: &OperationRow) -> Self {
+        let notes = operation.notes.as_deref().cloned().unwrap_or_default();
+        serde_json::from_value(notes).unwrap_or_default()
+    }
+}
+
+/// Whether the machine of a replica was found gone when it was to be set up.
+pub(crate) fn is_lost(operations: &[OperationRow]) -> bool {
+    let failed =
+        last_of(operations, OperationKind::Prepare).filter(|row| row.state == OperationState::Failed);
+    failed.is_some_and(|row| Attempted::read(row).is_lost)
+}
+
 /// Sets the replica up on its machine. When that did not work before, its cloud is asked first whether the machine is still there.
 async fn prepare_machine(
     ctx: &Context,
@@ -182,22 +207,61 @@ async fn prepare_machine(
     let Some(mut place) = machine(&snapshot.operations) else {
         return refused(ctx, operation, "there is no machine".to_owned()).await;
     };
+    let attempted = Attempted::read(&operation);
     if operation.error.is_some() {
         match sign(ctx, snapshot, &place).await {
             Some(Sign::Lost(why)) => {
-                return refused(ctx, operation, format!("its machine is gone: {why}")).await;
+                let attempted = Attempted {
+                    is_lost: true,
+                    ..attempted
+                };
+                let notes = serde_json::to_value(attempted).unwrap_or_default();
+                let error = format!("its machine is gone: {why}");
+                record(ctx, operation, OperationState::Failed, Some(error), Some(notes)).await?;
+                return Ok(Step::Ended);
             }
             Some(Sign::Moved(now)) => place = now,
             _ => {}
         }
     }
-    let reach = machine_reach(snapshot, &place);
+    let seen = attempted.seen.as_ref().or(snapshot.replica.reach.as_deref());
+    let reach = machine_reach(snapshot, &place, seen);
+    if reach.host.host_keys.is_empty() {
+        return greet(ctx, snapshot, &reach, operation).await;
+    }
     let gateway = GatewayRef {
         replica: &snapshot.replica,
         gateway: &snapshot.gateway,
         site: GatewaySite::Machine { reach: &reach },
     };
     set_up(ctx, gateway, operation).await
+}
+
+/// The first contact: nothing is brought to a machine before it is written down which host key it has.
+async fn greet(
+    ctx: &Context,
+    snapshot: &GatewayReplicaSnapshot,
+    reach: &Reach,
+    operation: OperationRow,
+) -> Result<Step> {
+    ctx.before_effect(
+        "gateway.greet.before",
+        EntityRef::GatewayReplica(snapshot.replica.id),
+    )?;
+    let greeted = in_time(STEP_LIMIT, ctx.deps.hosts.greet_machine(reach)).await;
+    ctx.reached("gateway.greet.after")?;
+    match greeted {
+        Ok(seen) => {
+            let attempted = Attempted {
+                seen: Some(seen),
+                is_lost: false,
+            };
+            let notes = serde_json::to_value(attempted).unwrap_or_default();
+            keep(ctx, operation, notes).await?;
+            Ok(Step::Next)
+        }
+        Err(error) => failed(ctx, operation, error).await,
+    }
 }
 
 /// How its machine is; `None`: nobody knows.
@@ -226,8 +290,12 @@ async fn sign(
     }
 }
 
-fn machine_reach(snapshot: &GatewayReplicaSnapshot, place: &GatewayReplicaProvisioningData) -> Reach {
-    let seen = snapshot.replica.reach.as_deref();
+/// The way to its machine, of which `seen` has the host key.
+fn machine_reach(
+    snapshot: &GatewayReplicaSnapshot,
+    place: &GatewayReplicaProvisioningData,
+    seen: Option<&Reach>,
+) -> Reach {
     Reach {
         jumps: Vec::new(),
         host: Hop {

@@ -136,6 +136,7 @@ fn facts(ctx: &Context, snapshot: &GatewayReplicaSnapshot, host: Option<&Instanc
         },
         is_outdated: build.is_some() && build != replica.build,
         is_silent: ctx.deps.services.is_gateway_silent(replica.id),
+        is_lost: gateways::is_lost(&snapshot.operations),
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
         release: progress(&snapshot.operations, OperationKind::Release),
         deadline: replica.deadline_at(),

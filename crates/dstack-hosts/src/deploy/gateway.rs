@@ -34,7 +34,7 @@ pub struct GatewayDeployment {
 /// The agent's executable on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivered {
-    /// The way there, with the host keys that were seen.
+    /// The way there.
     pub reach: Reach,
     /// The architecture, as `uname -m` names it.
     pub arch: String,
@@ -196,6 +196,18 @@ return 0
 "#;
 
 impl Deployer {
+    /// The way to a machine, with the host keys that it shows.
+    ///
+    /// # Errors
+    /// The machine is not reached.
+    pub async fn greet(&self, reach: &Reach) -> Result<Reach, DeployError> {
+        let host = Host::open(&self.pool, reach).await?;
+        let seen = pinned(reach, &host.connection.host_keys());
+        // The connection goes on as that to a machine whose key is known.
+        self.pool.pin(reach, &seen);
+        Ok(seen)
+    }
+
     /// Brings the agent's executable to a machine that needs nothing else of it. May be cut off anywhere, and goes on there.
     ///
     /// # Errors
@@ -223,11 +235,8 @@ impl Deployer {
         let arch = said.get("arch").to_owned();
         let package = self.packages.of(&self.agents, &arch).await?;
         while matches!(push(&host, &self.paths, &package).await?, Pushed::Partly) {}
-        let seen = pinned(reach, &host.connection.host_keys());
-        // The connection goes on as that to a machine whose key is known.
-        self.pool.pin(reach, &seen);
         Ok(Delivered {
-            reach: seen,
+            reach: reach.clone(),
             arch,
             build: package.name(),
         })

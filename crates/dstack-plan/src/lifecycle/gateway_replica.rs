@@ -33,6 +33,8 @@ pub struct Facts {
     pub is_outdated: bool,
     /// It has not answered for long.
     pub is_silent: bool,
+    /// Its cloud says that its machine is gone, or will never work again.
+    pub is_lost: bool,
     /// How far its setting up is.
     pub prepare: Progress,
     /// How far it is taken off its host.
@@ -157,22 +159,25 @@ fn until_late(
     Decision::End(Some(format!("{what} within {} minutes: {why}", minutes(limit))))
 }
 
-/// What runs goes on while another build is brought there. What was refused once is refused again: it goes on as it is, unless nothing of
-/// it is left.
+/// What runs goes on while another build is brought there. What was refused once is refused again: it goes on as it is; what is not
+/// reached any more is tried again all the same, on a machine that is there.
 fn run(facts: &Facts, now: Time) -> Decision {
+    let again = |error: Option<&String>| WaitReason::HostSetUpAgain {
+        instance: facts.name.clone(),
+        error: error.cloned(),
+    };
     match &facts.prepare {
-        Progress::Intended(error) => Decision::Wait(Wait::indefinite(WaitReason::HostSetUpAgain {
-            instance: facts.name.clone(),
-            error: error.clone(),
-        })),
-        Progress::Refused(error) if facts.is_silent && facts.is_on_machine() => {
-            Decision::End(Some(error.clone()))
-        }
+        Progress::Intended(error) => Decision::Wait(Wait::indefinite(again(error.as_ref()))),
+        Progress::Refused(error) if facts.is_lost => Decision::End(Some(error.clone())),
+        Progress::Refused(error) if facts.is_silent && facts.is_on_machine() => match facts.deadline {
+            Some(deadline) if deadline <= now => Decision::SetUp(Wait::indefinite(again(Some(error)))),
+            deadline => Decision::Wait(Wait::until(
+                deadline.unwrap_or(now + LOOK_INTERVAL),
+                again(Some(error)),
+            )),
+        },
         Progress::None | Progress::Done if facts.is_outdated || facts.is_silent => {
-            Decision::SetUp(Wait::indefinite(WaitReason::HostSetUpAgain {
-                instance: facts.name.clone(),
-                error: None,
-            }))
+            Decision::SetUp(Wait::indefinite(again(None)))
         }
         _ => Decision::Wait(Wait::none().or_at(now + LOOK_INTERVAL)),
     }
@@ -263,6 +268,7 @@ mod tests {
             site: Site::Host { is_there: true },
             is_outdated: false,
             is_silent: false,
+            is_lost: false,
             prepare,
             release: Progress::None,
             deadline: None,
@@ -426,8 +432,20 @@ mod tests {
     fn a_machine_that_is_lost_ends_the_replica_and_one_that_only_refuses_a_new_build_does_not() {
         let refused = on_machine(Status::Running, Progress::Done, Progress::None, refused());
         assert!(matches!(decide(&refused, NOW), Decision::Wait(_)));
-        let lost = Facts {
+        let silent = Facts {
             is_silent: true,
+            ..refused.clone()
+        };
+        let Decision::Wait(wait) = decide(&silent, NOW) else {
+            panic!("it was refused just now");
+        };
+        let later = Facts {
+            deadline: wait.deadline,
+            ..silent
+        };
+        assert!(matches!(decide(&later, NOW + LOOK_INTERVAL), Decision::SetUp(_)));
+        let lost = Facts {
+            is_lost: true,
             ..refused
         };
         assert!(matches!(decide(&lost, NOW), Decision::End(Some(_))));

@@ -391,6 +391,10 @@ impl Hosts for SshHosts {
         self.slots.step(instance, step).await
     }
 
+    async fn greet_machine(&self, reach: &Reach) -> Result<Reach, HostError> {
+        Ok(self.deployer.greet(reach).await.map_err(DeployFailed)?)
+    }
+
     async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
         let step = self.set_up_gateway(gateway);
         match gateway.site {

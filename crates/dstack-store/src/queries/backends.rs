@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use dstack_model::gateways::GatewayConfiguration;
 use dstack_model::placement::PlacementGroupConfiguration;
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
@@ -161,15 +162,18 @@ pub(crate) async fn has_instances(
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
-/// Whether a replica of a gateway has or may have a machine in the backend.
-pub(crate) async fn has_gateways(tx: &mut Tx, backend: &str) -> Result<bool> {
-    let sql = "SELECT 1 FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id \
-        WHERE g.backend_id = $1 AND r.instance_id IS NULL AND r.status <> 'terminated' LIMIT 1";
-    let row = sqlx::query(sql)
-        .bind(backend.to_owned())
-        .fetch_optional(tx)
-        .await?;
-    Ok(row.is_some())
+/// Whether a replica of one of the project's gateways has or may have a machine in this type of backend.
+pub(crate) async fn has_gateways(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
+    let sql = "SELECT g.configuration FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id \
+        WHERE g.project_id = $1 AND r.instance_id IS NULL AND r.status <> 'terminated'";
+    let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    for row in rows {
+        let configuration: Json<GatewayConfiguration> = read_column(&row, 0, "gateways", "configuration")?;
+        if configuration.backend.as_str() == kind {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Names of the project's fleets with placement groups of this type of backend that are not over: only the backend can end them. First
