@@ -24,6 +24,7 @@ mod startup;
 mod tpu;
 mod volumes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use tokio::sync::Mutex;
 
+use attachments::DiskChange;
 use client::{Client, Subnet};
 use offers::Quotas;
 
@@ -120,8 +122,8 @@ struct Gcp {
     client: Client,
     quotas: Cached<Quotas>,
     subnets: Cached<Vec<Subnet>>,
-    /// One change of the disks of TPUs after the other.
-    tpu_disks: Mutex<()>,
+    /// The last change of the disks of each TPU, by its path.
+    tpu_disks: Mutex<HashMap<String, DiskChange>>,
     /// The rule that lets SSH in is there.
     firewall: Cached<()>,
 }

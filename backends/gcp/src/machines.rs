@@ -90,8 +90,6 @@ pub(crate) struct Choice {
     request: String,
     /// Zones that had no room.
     tried: Vec<String>,
-    /// What the last one of them said.
-    refusal: Option<String>,
 }
 
 /// What is noted of an instance that was asked for.
@@ -118,9 +116,18 @@ impl Lifecycle<Machine> for Gcp {
                 "it is not noted where the instance was asked for".to_owned(),
             ));
         };
-        match self.instance(&choice.site, &launched.made.id).await? {
-            Some(instance) => self.reached(want, &choice, &instance),
-            None => self.not_there(want, &choice, &launched, call).await,
+        let instance = self.instance(&choice.site, &launched.made.id).await?;
+        // What comes to nothing is listed for some seconds as one that stops: only its operation tells why.
+        let may_have_failed = instance.as_ref().is_none_or(|instance| match state(instance) {
+            State::Ends(_) | State::Over(_) => launched.operation.is_some(),
+            State::Starts | State::Runs => false,
+        });
+        match instance {
+            Some(instance) if !may_have_failed => self.reached(want, &choice, &instance),
+            instance => {
+                let instance = instance.as_ref();
+                self.not_there(want, &choice, &launched, instance, call).await
+            }
         }
     }
 
@@ -181,8 +188,8 @@ impl Gcp {
             let ask = || self.insert(want, &choice, call);
             match call.make_once(MACHINE, ask).await {
                 // Not as long as an earlier call, whose answer was lost, may have made it in this zone.
-                Err(ComputeError::NoCapacity(text)) if call.asked_at(MACHINE).is_none() => {
-                    self.choose_next(want, choice, text, call).await?;
+                Err(error) if is_of_zone(&error, &choice.site) && call.asked_at(MACHINE).is_none() => {
+                    self.choose_next(want, choice, error, call).await?;
                 }
                 made => return made,
             }
@@ -197,13 +204,16 @@ impl Gcp {
         &self,
         want: &MachineRequest,
         tried: Vec<String>,
-        refusal: Option<String>,
+        refusal: Option<ComputeError>,
         call: &Call<'_>,
     ) -> Result<Choice, ComputeError> {
         let zones = want.offer.availability_zones.as_deref().unwrap_or_default();
         let Some(zone) = zones.iter().find(|zone| !tried.contains(zone)) else {
-            let none = || format!("there is no zone in {} that could be tried", want.offer.region);
-            return Err(ComputeError::NoCapacity(refusal.unwrap_or_else(none)));
+            let none = || {
+                let text = format!("there is no zone in {} that could be tried", want.offer.region);
+                ComputeError::NoCapacity(text)
+            };
+            return Err(refusal.unwrap_or_else(none));
         };
         let choice = Choice {
             site: Site {
@@ -212,7 +222,6 @@ impl Gcp {
             },
             request: self.kind.env.random.uuid().to_string(),
             tried,
-            refusal,
         };
         call.make_once(CHOICE, async || Ok(choice)).await
     }
@@ -221,7 +230,7 @@ impl Gcp {
         &self,
         want: &MachineRequest,
         before: Choice,
-        refusal: String,
+        refusal: ComputeError,
         call: &Call<'_>,
     ) -> Result<Choice, ComputeError> {
         let mut tried = before.tried;
@@ -306,12 +315,13 @@ impl Gcp {
         }
     }
 
-    /// An instance that was asked for is not there: it shows why when its operation is done.
+    /// An instance that was asked for is not there, or `ends`: it shows why when its operation is done.
     async fn not_there(
         &self,
         want: &MachineRequest,
         choice: &Choice,
         launched: &Launched,
+        ends: Option<&Instance>,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let scope = choice.site.scope();
@@ -321,6 +331,7 @@ impl Gcp {
         };
         let told = match outcome {
             Outcome::Failed(told) => told,
+            Outcome::Over if let Some(instance) = ends => return self.reached(want, choice, instance),
             Outcome::Over if !launched.made.is_new(call) => {
                 return Err(ComputeError::Broken(format!(
                     "Google does not have the instance {} any more",
@@ -330,7 +341,9 @@ impl Gcp {
             _ => return Ok(waits_for("the instance is made", MAKES_INTERVAL)),
         };
         let error = match elsewhere(&told).unwrap_or_else(|| told.over()) {
-            ComputeError::NoCapacity(text) => text,
+            error if is_of_zone(&error, &choice.site) => error,
+            // The operation says the same for ever.
+            error if error.is_transient() => ComputeError::NoCapacity(error.details()),
             // All else is so in all zones.
             error => return Err(error),
         };
@@ -467,6 +480,15 @@ fn waits_for(doing: &str, again: Duration) -> Step<JobProvisioningData> {
     }
 }
 
+/// Whether another zone may have what this one has not: many quotas of TPUs are those of a zone, all others those of a region.
+fn is_of_zone(error: &ComputeError, site: &Site) -> bool {
+    match error {
+        ComputeError::NoCapacity(_) => true,
+        ComputeError::NoQuota(_) => site.is_tpu,
+        _ => false,
+    }
+}
+
 /// What is refused because of the zone: another one may take it.
 fn elsewhere(told: &Told) -> Option<ComputeError> {
     let of_zone = ["/machineTypes/", "/acceleratorTypes/", "/diskTypes/"];
@@ -476,6 +498,7 @@ fn elsewhere(told: &Told) -> Option<ComputeError> {
         400 => [
             "Network profile only allows resource creation in location",
             "Unknown zone",
+            "does not exist in zone",
         ]
         .iter()
         .any(|part| told.message.contains(part)),

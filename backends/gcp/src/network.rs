@@ -63,9 +63,17 @@ fn link(config: &GcpConfig, name: &str) -> String {
 /// All subnets that the account may use in the project of the networks.
 pub(crate) async fn usable_subnets(client: &Client, config: &GcpConfig) -> Result<Vec<Subnet>, GcpError> {
     let project = Some(project_of(config));
-    client
+    let mut all: Vec<Subnet> = client
         .list(project, "aggregated/subnetworks/listUsable", None)
-        .await
+        .await?;
+    // Others are for load balancers, NATs and services.
+    all.retain(|subnet| {
+        matches!(
+            subnet.purpose.as_deref(),
+            None | Some("PRIVATE" | "PRIVATE_RFC_1918")
+        )
+    });
+    Ok(all)
 }
 
 /// Links of those of a network in a region.
@@ -232,6 +240,7 @@ mod tests {
             subnetwork: format!(
                 "https://www.googleapis.com/compute/v1/projects/p/regions/{region}/subnetworks/{name}"
             ),
+            purpose: None,
         };
         let all = [
             subnet("n", "r", "one"),

@@ -191,12 +191,10 @@ impl Node {
 fn status(state: &str) -> &str {
     match state {
         "READY" => "RUNNING",
-        "RESTARTING" | "REIMAGING" | "REPAIRING" | "HIDING" | "HIDDEN" | "UNHIDING" | "UNKNOWN" => {
-            "REPAIRING"
-        }
+        "RESTARTING" | "REIMAGING" | "REPAIRING" | "HIDING" | "HIDDEN" | "UNHIDING" => "REPAIRING",
         "DELETING" | "STOPPING" => "STOPPING",
         "STOPPED" | "PREEMPTED" | "TERMINATED" => "TERMINATED",
-        // `CREATING`, `STARTING`, and what comes after this version.
+        // `CREATING`, `STARTING`, `UNKNOWN`, and what comes after this version.
         _ => "PROVISIONING",
     }
 }

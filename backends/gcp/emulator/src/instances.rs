@@ -38,6 +38,8 @@ pub(crate) struct Machine {
     pub(crate) gone_at: Option<Instant>,
     /// The books have it no more.
     pub(crate) is_settled: bool,
+    /// It comes to nothing: it is only listed for some seconds.
+    pub(crate) is_doomed: bool,
     pub(crate) attached: Vec<Attached>,
 }
 
@@ -194,20 +196,25 @@ impl Gcp {
             )),
             None => None,
         };
-        if failure.is_some() {
-            return Ok(self.begin(state, ask, &scope, target, self.0.times.refuses, failure));
-        }
         let now = Instant::now();
+        let refuses = self.0.times.refuses;
+        let is_doomed = failure.is_some();
         let machine = Machine {
             zone: zone.to_owned(),
             asked: body.clone(),
             made_at: now,
             listed_at: now + state.lag,
             stopped_at: None,
-            gone_at: None,
-            is_settled: false,
+            // It is listed as one that stops before the operation fails, and after that.
+            gone_at: is_doomed.then(|| now + refuses * 2),
+            is_settled: is_doomed,
+            is_doomed,
             attached: Vec::new(),
         };
+        if failure.is_some() {
+            state.machines.push(machine);
+            return Ok(self.begin(state, ask, &scope, target, refuses, failure));
+        }
         self.0.ledger.made("machine", machine.id(), name);
         state.machines.push(machine);
         Ok(self.begin(state, ask, &scope, target, self.0.times.starts / 2, None))
@@ -225,9 +232,12 @@ fn check(state: &Cloud, zone: &str, body: &Value) -> Result<String, crate::Refus
     let type_name = machine_type.strip_prefix(&format!("zones/{zone}/machineTypes/"));
     let type_name = type_name.ok_or_else(|| field("machineType", machine_type))?;
     if state.lacking.contains(&(zone.to_owned(), type_name.to_owned())) {
-        return Err(missing(&format!(
-            "projects/{PROJECT}/zones/{zone}/machineTypes/{type_name}"
-        )));
+        return Err(field(
+            "machineType",
+            &format!(
+                "'{machine_type}'. Machine type with name '{type_name}' does not exist in zone '{zone}'."
+            ),
+        ));
     }
     let interfaces = body["networkInterfaces"].as_array().cloned().unwrap_or_default();
     if let Some(problem) = networks::problem(state, zone, &interfaces) {
