@@ -3,12 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, placement, volume,
+    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, gateway, machine, placement, volume,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, Journal, Machine, OwnedKind, Placement,
-    Removal, Sign, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
+    OwnedKind, Placement, Removal, Sign, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
@@ -1300,4 +1300,77 @@ async fn many_machines_at_once_wait_for_the_rate_that_is_allowed() {
     join_all(lives).await;
     assert_eq!(cloud.emulator.ledger().count(), 40);
     assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+async fn one_gateway() -> (Cloud, Subject<GatewayMachine>) {
+    let cloud = cloud();
+    let subject = gateway(&cloud, HOME);
+    (cloud, subject)
+}
+
+async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
+    let cloud = cloud();
+    let subjects = vec![gateway(&cloud, HOME), gateway(&cloud, OTHER)];
+    (cloud, subjects)
+}
+
+checks_of!(gateways: one_gateway, two_gateways);
+
+/// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the project.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
+    let account =
+        json!({"vm_service_account": "jobs@a-project.iam.gserviceaccount.com", "public_ips": false});
+    let (cloud, emulator) = cloud_with(&account);
+    emulator.fill("us-central1-a");
+    let subject = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-b"));
+    assert_eq!(
+        (place.ip_address.as_str(), place.backend_data.as_deref()),
+        ("203.0.113.70", Some(r#"{"zone":"us-central1-b"}"#))
+    );
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(asked["machineType"], "zones/us-central1-b/machineTypes/e2-medium");
+    let boot = &asked["disks"][0]["initializeParams"];
+    assert_eq!(
+        (&boot["sourceImage"], &boot["diskSizeGb"]),
+        (
+            &json!("projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"),
+            &json!("10")
+        )
+    );
+    assert_eq!(asked["tags"]["items"], json!(["dstack-gateway-instance"]));
+    assert_eq!(asked.get("serviceAccounts"), None);
+    let keys = asked["metadata"]["items"][1]["value"].as_str().unwrap();
+    assert!(keys.starts_with("ubuntu:ssh-ed25519 "), "{keys}");
+    let rules = emulator.firewalls();
+    let [rule] = rules.as_slice() else {
+        panic!("{rules:?}")
+    };
+    assert_eq!(
+        rule["name"], "dstack-gateway-in-all-default",
+        "the whole path would be too long"
+    );
+    assert_eq!(rule["allowed"][0]["ports"], json!(["22", "80", "443"]));
+    assert_eq!(rule["targetTags"], json!(["dstack-gateway-instance"]));
+
+    // One that is private, in a network of another project, whose rules are the user's to make.
+    let shared = json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT});
+    let (cloud, emulator) = cloud_with(&shared);
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.is_public = false;
+    subject.want.instance_type = Some("e2-small".to_owned());
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.ip_address, "10.128.0.2");
+    assert_eq!(emulator.firewalls(), Vec::<Value>::new());
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(asked["machineType"], "zones/us-central1-a/machineTypes/e2-small");
+    assert_eq!(asked["networkInterfaces"][0].get("accessConfigs"), None);
+    for (region, machine_type) in [(HOME, "v5litepod-8"), ("nowhere1", "e2-medium")] {
+        let mut subject = gateway(&cloud, region);
+        subject.want.instance_type = Some(machine_type.to_owned());
+        Driver::new(&cloud).make(&subject).await.unwrap_err();
+    }
+    assert_eq!(cloud.emulator.ledger().count(), 1);
 }

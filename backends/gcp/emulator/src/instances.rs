@@ -19,6 +19,7 @@ const IMAGES: &[&str] = &[
     "projects/dstack/global/images/dstack-a3mega-5",
     "projects/cos-cloud/global/images/family/cos-121-lts",
     "projects/ubuntu-os-cloud/global/images/ubuntu-2204-jammy-v20230714",
+    "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts",
 ];
 
 /// Types that have no other disks ("Hyperdisk" in Google's list of machine families).
@@ -256,7 +257,11 @@ fn check(state: &Cloud, zone: &str, body: &Value) -> Result<String, crate::Refus
     let size = size
         .as_str()
         .map_or_else(|| size.as_i64(), |text| text.parse().ok());
-    if !size.is_some_and(|size| (20..=65_536).contains(&size)) {
+    let is_plain = made_of["sourceImage"]
+        .as_str()
+        .is_some_and(|image| image.contains("/ubuntu-os-cloud/"));
+    let smallest = if is_plain { 10 } else { 20 };
+    if !size.is_some_and(|size| (smallest..=65_536).contains(&size)) {
         return Err(field(
             "disks[0].initializeParams.diskSizeGb",
             "smaller than the image",
