@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::look_by_place;
+use dstack_backend::{look_by_place, not_asked};
 use dstack_compute::{
-    Attachment, AttachmentSite, Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
+    Attachment, AttachmentSite, CALL_LIMIT, Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Removal,
+    Sign, Step,
 };
 use dstack_model::volumes::VolumeAttachmentData;
 use dstack_units::Time;
@@ -24,6 +25,9 @@ const ATTACHMENT: &str = "attachment";
 /// Pause while a disk is attached or detached, which takes seconds.
 const INTERVAL: Duration = Duration::from_secs(3);
 
+/// Longer than any change of the disks of a TPU takes.
+const DISKS_CHANGED: Duration = Duration::from_secs(600);
+
 /// What is noted of an attachment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Attached {
@@ -32,6 +36,14 @@ struct Attached {
     operation: Option<String>,
     /// When that became known.
     at: Time,
+}
+
+/// A change of the disks of a TPU, which takes effect some seconds after it was asked for: until then the old ones are told of.
+#[derive(Debug)]
+pub(crate) struct DiskChange {
+    at: Time,
+    /// `None`: there was no answer.
+    operation: Option<String>,
 }
 
 #[async_trait]
@@ -139,10 +151,7 @@ impl Gcp {
                 "{machine_type} takes no persistent disks: volumes cannot be attached to it"
             )));
         }
-        let found = self
-            .find_attached(site, call)
-            .await
-            .map_err(dstack_backend::not_asked)?;
+        let found = self.find_attached(site, call).await.map_err(not_asked)?;
         if let Some(found) = found {
             return Ok(found);
         }
@@ -171,23 +180,57 @@ impl Gcp {
         attach: bool,
         call: &Call<'_>,
     ) -> Result<Attached, ComputeError> {
-        let _changing = self.tpu_disks.lock().await;
-        let path = site_of(&site.machine).path(&site.machine.instance_id)?;
-        let node: Node = self.client.get(&path).await.map_err(GcpError::compute_error)?;
+        let mut changes = self.tpu_disks.lock().await;
+        let at = site_of(&site.machine);
+        let path = at.path(&site.machine.instance_id)?;
+        if let Some(last) = changes.get(&path) {
+            let is_underway = match &last.operation {
+                Some(operation) => {
+                    let outcome = self.client.failure(&at.scope(), operation).await;
+                    matches!(outcome.map_err(not_asked)?, Outcome::Underway)
+                }
+                None => call.now() < last.at + CALL_LIMIT,
+            };
+            if is_underway {
+                let text = "another disk of the TPU is attached or detached".to_owned();
+                return Err(ComputeError::NotReady(text));
+            }
+        }
+        let node = self.client.get::<Node>(&path).await;
+        let node = node.map_err(|error| not_asked(error.compute_error()))?;
         let source = self.source(site);
         let body = match attach {
             true => disks(&node, Some(&source), None),
             false => disks(&node, None, Some(&source)),
         };
-        let operation = self
-            .client
-            .set_disks(&path, &body)
-            .await
-            .map_err(GcpError::compute_error)?;
+        let unanswered = DiskChange {
+            at: call.now(),
+            operation: None,
+        };
+        changes.retain(|_, change| call.now() < change.at + DISKS_CHANGED);
+        changes.insert(path.clone(), unanswered);
+        let operation = match self.client.set_disks(&path, &body).await {
+            Ok(operation) => last(&operation.name).to_owned(),
+            Err(error) => {
+                let error = error.compute_error();
+                if error.is_definite() {
+                    changes.remove(&path);
+                }
+                return Err(error);
+            }
+        };
+        let at = call.now();
+        changes.insert(
+            path,
+            DiskChange {
+                at,
+                operation: Some(operation.clone()),
+            },
+        );
         Ok(Attached {
             device: format!("persistent-disk-{}", node.data_disks.len() + 1),
-            operation: Some(last(&operation.name).to_owned()),
-            at: call.now(),
+            operation: Some(operation),
+            at,
         })
     }
 
@@ -212,7 +255,11 @@ impl Gcp {
         };
         let at = site_of(&site.machine);
         if at.is_tpu {
-            return self.change_disks(site, false, call).await.map(|_| again);
+            return match self.change_disks(site, false, call).await {
+                // It, or another one, is on its way.
+                Ok(_) | Err(ComputeError::NotReady(_)) => Ok(again),
+                Err(error) => Err(error),
+            };
         }
         let path = format!("{}/detachDisk", at.path(&instance.name)?);
         match self.client.act(&path, &[("deviceName", &device)], None).await {

@@ -168,7 +168,7 @@ fn private_key(pem: &str) -> Result<Arc<dyn SigningKey>, String> {
 }
 
 /// A token, and when it ends.
-type Token = Option<(Time, Secret)>;
+type Token = Option<(Time, Arc<Secret>)>;
 
 /// Gives tokens, and signs requests with the last one.
 pub(crate) struct Tokens {
@@ -224,32 +224,33 @@ impl Tokens {
         Arc::new(Bearer(Arc::clone(&self.token)))
     }
 
-    /// Sees to it that there is a token.
-    pub(crate) async fn refresh(&self) -> Result<(), ComputeError> {
-        if self.is_fresh() {
-            return Ok(());
+    /// Sees to it that there is a token, and returns it.
+    pub(crate) async fn refresh(&self) -> Result<Arc<Secret>, ComputeError> {
+        if let Some(token) = self.fresh() {
+            return Ok(token);
         }
         let _asking = self.asking.lock().await;
-        if self.is_fresh() {
-            return Ok(());
+        if let Some(token) = self.fresh() {
+            return Ok(token);
         }
         let now = self.clock.now();
         let answer = self.ask(now).await?;
         let end = now + Duration::from_secs(answer.expires_in);
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, answer.access_token.into()));
-        Ok(())
+        let token = Arc::new(Secret::from(answer.access_token));
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some((end, Arc::clone(&token)));
+        Ok(token)
     }
 
-    /// Google does not take the token any more.
-    pub(crate) fn forget(&self) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// Google does not take this token any more. One that came after it stays.
+    pub(crate) fn forget(&self, used: &Arc<Secret>) {
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        token.take_if(|(_, token)| Arc::ptr_eq(token, used));
     }
 
-    fn is_fresh(&self) -> bool {
+    fn fresh(&self) -> Option<Arc<Secret>> {
         let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        token
-            .as_ref()
-            .is_some_and(|(end, _)| self.clock.now() + MARGIN < *end)
+        let (end, token) = token.as_ref()?;
+        (self.clock.now() + MARGIN < *end).then(|| Arc::clone(token))
     }
 
     async fn ask(&self, now: Time) -> Result<Answer, ComputeError> {

@@ -7,7 +7,6 @@ use dstack_compute::config::GcpCreds;
 use dstack_compute::{ComputeError, Removal};
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
-use http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -158,10 +157,14 @@ pub(crate) struct Policy {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Region {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) quotas: Vec<Quota>,
+    /// The quotas cannot be read now.
+    #[serde(default)]
+    pub(crate) quota_status_warning: Option<Value>,
     #[serde(default)]
     pub(crate) zones: Vec<String>,
 }
@@ -180,6 +183,8 @@ pub(crate) struct Quota {
 pub(crate) struct Subnet {
     pub(crate) network: String,
     pub(crate) subnetwork: String,
+    #[serde(default)]
+    pub(crate) purpose: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -197,6 +202,11 @@ struct Page {
     items: Vec<Value>,
     #[serde(default)]
     next_page_token: Option<String>,
+    /// Of subnetworks that may be used, as `scopedWarnings`.
+    #[serde(default)]
+    unreachables: Vec<String>,
+    #[serde(default)]
+    scoped_warnings: Vec<Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -233,8 +243,7 @@ impl Client {
     /// # Errors
     /// The credentials or the project cannot be used; why.
     pub(crate) fn new(env: &Env, creds: &GcpCreds, project: &str) -> Result<Self, ClientError> {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
-        if project.is_empty() || !project.bytes().all(is_plain) {
+        if !is_project(project) {
             return Err(ClientError::Project);
         }
         let tokens = Tokens::new(env, creds).map_err(ClientError::Creds)?;
@@ -252,15 +261,23 @@ impl Client {
         })
     }
 
-    /// Sends a request with a token. One that Google does not take any more is replaced next time.
-    async fn send<T: DeserializeOwned>(&self, request: ApiRequest<'_>) -> Result<T, GcpError> {
-        self.tokens.refresh().await?;
-        request.send::<T>().await.map_err(|error| {
-            if error.status() == Some(StatusCode::UNAUTHORIZED) {
-                self.tokens.forget();
+    /// Sends a request with a token. One that Google does not take any more is replaced, and the request sent once more.
+    async fn send<'a, T: DeserializeOwned>(
+        &self,
+        request: impl Fn() -> ApiRequest<'a> + Send,
+    ) -> Result<T, GcpError> {
+        for is_last in [false, true] {
+            let token = self.tokens.refresh().await?;
+            let answer = request().send::<T>().await.map_err(GcpError::from);
+            if !answer.as_ref().is_err_and(GcpError::is_unauthorized) {
+                return answer;
             }
-            error.into()
-        })
+            self.tokens.forget(&token);
+            if is_last {
+                return answer;
+            }
+        }
+        Err(malformed("no request was sent").into())
     }
 
     /// The API that has something in the project, and the path there: `locations/...` are of Cloud TPU.
@@ -273,7 +290,7 @@ impl Client {
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, rest: &str) -> Result<T, GcpError> {
         let (api, path) = self.place(rest);
-        self.send(api.get(&path)).await
+        self.send(|| api.get(&path)).await
     }
 
     /// Makes something whose name is in the body. `request_id`: the same call is carried out once.
@@ -284,10 +301,12 @@ impl Client {
         body: &Value,
     ) -> Result<Operation, GcpError> {
         let (api, path) = self.place(rest);
-        let request = api.post(&path).json(body);
-        let request = match request_id {
-            Some(id) => request.query("requestId", id).repeatable(),
-            None => request,
+        let request = || {
+            let request = api.post(&path).json(body);
+            match request_id {
+                Some(id) => request.query("requestId", id).repeatable(),
+                None => request,
+            }
         };
         self.send(request).await
     }
@@ -296,7 +315,7 @@ impl Client {
     pub(crate) async fn remove(&self, rest: &str) -> Result<Removal, ComputeError> {
         let again = ENDS_INTERVAL;
         let (api, path) = self.place(rest);
-        match self.send::<Operation>(api.delete(&path)).await {
+        match self.send::<Operation>(|| api.delete(&path)).await {
             Err(error) if error.is_missing() => Ok(Removal::Gone),
             Err(error) if !error.is_not_ready() => Err(error.compute_error()),
             _ => Ok(Removal::Underway { again }),
@@ -311,18 +330,19 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<Operation, GcpError> {
         let (api, path) = self.place(rest);
-        let request = api.post(&path);
-        let request = body.into_iter().fold(request, ApiRequest::json);
-        let request = query
-            .iter()
-            .fold(request, |request, (name, value)| request.query(name, value));
+        let request = || {
+            let request = body.into_iter().fold(api.post(&path), ApiRequest::json);
+            query
+                .iter()
+                .fold(request, |request, (name, value)| request.query(name, value))
+        };
         self.send(request).await
     }
 
     /// Sets the disks of a node.
     pub(crate) async fn set_disks(&self, rest: &str, body: &Value) -> Result<Operation, GcpError> {
         let (api, path) = self.place(rest);
-        let request = api.patch(&path).query("updateMask", "dataDisks").json(body);
+        let request = || api.patch(&path).query("updateMask", "dataDisks").json(body);
         self.send(request).await
     }
 
@@ -334,10 +354,12 @@ impl Client {
         let path = format!("v2/projects/{}/locations/{zone}/nodes", self.project);
         let (mut all, mut token) = (Vec::new(), None::<String>);
         for _ in 0..MAX_PAGES {
-            let request = self.tpu.get(&path);
-            let request = token
-                .iter()
-                .fold(request, |request, token| request.query("pageToken", token));
+            let request = || {
+                let token = token.iter();
+                token.fold(self.tpu.get(&path), |request, token| {
+                    request.query("pageToken", token)
+                })
+            };
             let page: Nodes = self.send(request).await?;
             if let Some(zone) = page.unreachable.first() {
                 return Err(
@@ -375,7 +397,10 @@ impl Client {
         let path = path_in(project.unwrap_or(&self.project), rest);
         let (mut all, mut token) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
-            let page: Page = self.send(self.page(&path, filter, token.as_deref())).await?;
+            let page: Page = self.send(|| self.page(&path, filter, token.as_deref())).await?;
+            if !page.unreachables.is_empty() || !page.scoped_warnings.is_empty() {
+                return Err(malformed(&format!("the list {rest} is not whole")).into());
+            }
             all.extend(page.items.into_iter().filter_map(entry));
             match page.next_page_token.filter(|token| !token.is_empty()) {
                 Some(next) => token = Some(next),
@@ -398,7 +423,7 @@ impl Client {
         let path = path_in(project.unwrap_or(&self.project), &format!("aggregated/{field}"));
         let (mut all, mut token) = (Vec::new(), None);
         for _ in 0..MAX_PAGES {
-            let page: Scopes = self.send(self.page(&path, filter, token.as_deref())).await?;
+            let page: Scopes = self.send(|| self.page(&path, filter, token.as_deref())).await?;
             if let Some(scope) = page.unreachables.first() {
                 return Err(malformed(&format!(
                     "the list of {field} lacks {scope}, which is out of reach"
@@ -487,6 +512,16 @@ pub(crate) fn plain(name: &str) -> Result<&str, ComputeError> {
         true => Ok(name),
         false => Err(ComputeError::Refused(format!("{name:?} is no name of Google's"))),
     }
+}
+
+/// Whether a text may be the id of a project: `example.com:my-project` is one too.
+pub(crate) fn is_project(id: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
+    let begins = id
+        .bytes()
+        .next()
+        .is_some_and(|first| first.is_ascii_alphanumeric());
+    begins && id.bytes().all(is_plain)
 }
 
 /// The last part of a link.

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use serde::Deserialize;
 
-use crate::client::{Client, ClientError, Router, last, plain};
+use crate::client::{Client, ClientError, Router, is_project, last, plain};
 use crate::errors::GcpError;
 use crate::labels::configured_problem;
 use crate::network::{name_of, project_of, subnet_of, usable_subnets};
@@ -85,7 +85,9 @@ pub(crate) fn names_problem(config: &GcpConfig) -> Option<String> {
         let name = names.iter().find(|name| plain(name).is_err())?;
         Some(format!("`{field}`: {name:?} is no name of Google's"))
     };
-    named.iter().find_map(wrong)
+    let project = config.vpc_project_id.as_ref().filter(|id| !is_project(id));
+    let project = project.map(|id| format!("`vpc_project_id`: {id:?} is no name of Google's"));
+    project.or_else(|| named.iter().find_map(wrong))
 }
 
 /// Checks a configuration with Google.

@@ -88,9 +88,11 @@ impl Told {
         let error = serde_json::from_str::<Body>(body).ok()?.error;
         let reasons = error.errors.iter().chain(&error.details);
         let reasons = reasons.filter_map(|one| one.get("reason")?.as_str());
+        let exhausted = exhausted(&error.message).filter(|_| error.code == 429);
+        let codes = reasons.chain(exhausted).map(str::to_owned);
         Some(Self {
             status: error.code,
-            codes: reasons.map(str::to_owned).chain([error.status.clone()]).collect(),
+            codes: codes.chain([error.status.clone()]).collect(),
             message: error.message,
         })
     }
@@ -119,9 +121,7 @@ impl Told {
             5 => (404, "NOT_FOUND"),
             6 => (409, "ALREADY_EXISTS"),
             7 => (403, "PERMISSION_DENIED"),
-            // Of both it says so.
-            8 if message.to_ascii_lowercase().contains("quota") => (429, "QUOTA_EXCEEDED"),
-            8 => (429, "RESOURCE_POOL_EXHAUSTED"),
+            8 => (429, exhausted(message).unwrap_or("RESOURCE_POOL_EXHAUSTED")),
             9 => (400, "FAILED_PRECONDITION"),
             _ => (503, ""),
         };
@@ -171,6 +171,18 @@ impl Told {
             let code = self.codes.first().map_or("", String::as_str);
             ComputeError::NoCapacity(one_line(&format!("{code}: {}", self.message)))
         })
+    }
+}
+
+/// What of a `RESOURCE_EXHAUSTED` is exhausted, which only its words tell: calls of a minute, a quota, or a zone.
+fn exhausted(message: &str) -> Option<&'static str> {
+    let message = message.to_ascii_lowercase();
+    let has = |part: &str| message.contains(part);
+    match () {
+        () if has("per minute") || has("rate limit") => Some("RATE_LIMIT_EXCEEDED"),
+        () if has("no more capacity") => Some("RESOURCE_POOL_EXHAUSTED"),
+        () if has("quota") => Some("QUOTA_EXCEEDED"),
+        () => None,
     }
 }
 
@@ -224,6 +236,11 @@ impl GcpError {
     /// Google itself says that it does not have it.
     pub(crate) fn is_missing(&self) -> bool {
         self.status() == Some(404)
+    }
+
+    /// Google does not take the token, and has done nothing.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        self.status() == Some(401)
     }
 
     /// The account may not.
@@ -332,6 +349,21 @@ mod tests {
             text.starts_with("Google does not allow `compute.instances.create`: "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn of_an_answer_429_the_words_tell_what_is_exhausted() {
+        let of = |message| told(429, "RESOURCE_EXHAUSTED", message).compute_error();
+        let quota = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region r.";
+        assert_eq!(of(quota), ComputeError::NoQuota(quota.to_owned()));
+        let full = "There is no more capacity in the zone \"z\"; you can try in another zone.";
+        assert_eq!(of(full), ComputeError::NoCapacity(full.to_owned()));
+        for calls in [
+            "m",
+            "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'",
+        ] {
+            assert!(matches!(of(calls), ComputeError::Throttled { .. }), "{calls}");
+        }
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use dstack_backend::cloud_config;
 use dstack_compute::{ComputeError, MachineRequest};
 use dstack_model::instances::Gpu;
 use serde_json::{Value, json};
 
 use crate::auth::SCOPE;
-use crate::network::{Networks, Nic, TAG};
+use crate::machines::Purpose;
+use crate::network::{Networks, Nic, tag};
 use crate::reservations::Reservation;
-use crate::startup::{image_of, user_data};
+use crate::startup::{GATEWAY_IMAGE, image_of, user_data};
 
 /// The user of the images.
 pub(crate) const USER: &str = "ubuntu";
@@ -64,6 +66,7 @@ pub(crate) fn is_known(gpu: &Gpu) -> bool {
 /// What a machine is made of beyond what was asked for.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
+    pub(crate) purpose: Purpose,
     pub(crate) project: &'a str,
     pub(crate) zone: &'a str,
     pub(crate) name: &'a str,
@@ -89,6 +92,13 @@ pub(crate) fn instance(want: &MachineRequest, parts: &Parts<'_>) -> Result<Value
         true => "pd-balanced",
         false => "hyperdisk-balanced",
     };
+    let (image, user_data) = match parts.purpose {
+        Purpose::Jobs => (
+            image_of(machine_type, resources),
+            user_data(machine_type, &want.authorized_keys),
+        ),
+        Purpose::Gateway { .. } => (GATEWAY_IMAGE.to_owned(), cloud_config(&want.authorized_keys, &[])),
+    };
     let accelerators = accelerators(&resources.gpus, parts)?;
     let needs_stop =
         !accelerators.is_empty() || WITH_GPUS.iter().any(|start| machine_type.starts_with(start));
@@ -100,17 +110,17 @@ pub(crate) fn instance(want: &MachineRequest, parts: &Parts<'_>) -> Result<Value
             "boot": true,
             "autoDelete": true,
             "initializeParams": {
-                "sourceImage": image_of(machine_type, resources),
+                "sourceImage": image,
                 "diskSizeGb": ((resources.disk.size_mib + 1023) / 1024).to_string(),
                 "diskType": format!("zones/{zone}/diskTypes/{disk_type}"),
             },
         }],
         "metadata": {"items": [
-            {"key": "user-data", "value": user_data(machine_type, &want.authorized_keys)},
+            {"key": "user-data", "value": user_data},
             {"key": "ssh-keys", "value": ssh_keys(&want.authorized_keys)},
         ]},
         "labels": parts.labels,
-        "tags": {"items": [TAG]},
+        "tags": {"items": [tag(parts.purpose)]},
     });
     let mut set = |field: &str, value: Value| {
         if let Some(fields) = body.as_object_mut() {

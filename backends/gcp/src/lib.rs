@@ -3,7 +3,7 @@
 //! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
 //! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
 //! `instance` and `tpu` are the requests for one, `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of
-//! groups. `inventory` finds what was left behind.
+//! groups, `gateways` that of machines of gateways. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
@@ -12,6 +12,7 @@ mod auth;
 mod client;
 mod configure;
 mod errors;
+mod gateways;
 mod instance;
 mod inventory;
 mod labels;
@@ -24,6 +25,7 @@ mod startup;
 mod tpu;
 mod volumes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +33,14 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
-    PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
+    Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 use tokio::sync::Mutex;
 
+use attachments::DiskChange;
 use client::{Client, Subnet};
 use offers::Quotas;
 
@@ -64,6 +67,8 @@ impl CloudKind for GcpKind {
     fn capabilities() -> Capabilities {
         Capabilities {
             create_instance: true,
+            gateways: true,
+            private_gateways: true,
             multinode: true,
             privileged: true,
             instance_volumes: true,
@@ -105,6 +110,7 @@ impl CloudKind for GcpKind {
             subnets: Cached::new(clock(), SUBNETS_LIFETIME, Duration::ZERO),
             tpu_disks: Mutex::default(),
             firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
+            gateway_firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             config,
             kind,
         }))
@@ -120,10 +126,12 @@ struct Gcp {
     client: Client,
     quotas: Cached<Quotas>,
     subnets: Cached<Vec<Subnet>>,
-    /// One change of the disks of TPUs after the other.
-    tpu_disks: Mutex<()>,
+    /// The last change of the disks of each TPU, by its path.
+    tpu_disks: Mutex<HashMap<String, DiskChange>>,
     /// The rule that lets SSH in is there.
     firewall: Cached<()>,
+    /// The rule that lets clients of gateways in is there.
+    gateway_firewall: Cached<()>,
 }
 
 #[async_trait]
@@ -148,6 +156,10 @@ impl Backend for Gcp {
     }
 
     fn placements(&self) -> Option<&dyn Lifecycle<Placement>> {
+        Some(self)
+    }
+
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
         Some(self)
     }
 

@@ -51,6 +51,24 @@ pub(crate) const PARALLEL: usize = 8;
 
 const SSH_PORT: i64 = 22;
 
+/// What a machine is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Jobs, with an agent.
+    Jobs,
+    /// A gateway.
+    Gateway {
+        /// It is to be reached from everywhere.
+        is_public: bool,
+    },
+}
+
+impl Purpose {
+    pub(crate) const fn is_gateway(self) -> bool {
+        matches!(self, Self::Gateway { .. })
+    }
+}
+
 /// Where a machine is: an instance of Compute Engine, or a node of Cloud TPU.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Site {
@@ -90,8 +108,6 @@ pub(crate) struct Choice {
     request: String,
     /// Zones that had no room.
     tried: Vec<String>,
-    /// What the last one of them said.
-    refusal: Option<String>,
 }
 
 /// What is noted of an instance that was asked for.
@@ -109,19 +125,7 @@ impl Lifecycle<Machine> for Gcp {
         want: &MachineRequest,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let launched = match call.made::<Launched>(MACHINE)? {
-            Some(launched) => launched,
-            None => self.launch(want, call).await?,
-        };
-        let Some(choice) = call.made::<Choice>(CHOICE)? else {
-            return Err(ComputeError::Broken(
-                "it is not noted where the instance was asked for".to_owned(),
-            ));
-        };
-        match self.instance(&choice.site, &launched.made.id).await? {
-            Some(instance) => self.reached(want, &choice, &instance),
-            None => self.not_there(want, &choice, &launched, call).await,
-        }
+        self.ensure_machine(want, Purpose::Jobs, call).await
     }
 
     async fn look(
@@ -171,21 +175,69 @@ async fn forget_choice(call: &Call<'_>) -> Result<(), ComputeError> {
 }
 
 impl Gcp {
+    /// Makes a machine, unless it is made, and tells how far it is.
+    pub(crate) async fn ensure_machine(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        let launched = match call.made::<Launched>(MACHINE)? {
+            Some(launched) => launched,
+            None => self.launch(want, purpose, call).await?,
+        };
+        let Some(choice) = call.made::<Choice>(CHOICE)? else {
+            return Err(ComputeError::Broken(
+                "it is not noted where the instance was asked for".to_owned(),
+            ));
+        };
+        let instance = self.instance(&choice.site, &launched.made.id).await?;
+        // What comes to nothing is listed for some seconds as one that stops: only its operation tells why.
+        let may_have_failed = instance.as_ref().is_none_or(|instance| match state(instance) {
+            State::Ends(_) | State::Over(_) => launched.operation.is_some(),
+            State::Starts | State::Runs => false,
+        });
+        match instance {
+            Some(instance) if !may_have_failed => self.reached(want, purpose, &choice, &instance),
+            instance => {
+                let instance = instance.as_ref();
+                self.not_there(want, purpose, &choice, &launched, instance, call)
+                    .await
+            }
+        }
+    }
+
     /// Asks for the instance in the first zone that was not tried.
-    async fn launch(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Launched, ComputeError> {
+    async fn launch(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose,
+        call: &Call<'_>,
+    ) -> Result<Launched, ComputeError> {
         loop {
             let choice: Choice = match call.made(CHOICE)? {
                 Some(choice) => choice,
-                None => self.choose(want, Vec::new(), None, call).await?,
+                None => {
+                    let zones = self.zones_to_try(want).await?;
+                    self.choose(want, &zones, Vec::new(), None, call).await?
+                }
             };
-            let ask = || self.insert(want, &choice, call);
+            let ask = || self.insert(want, purpose, &choice, call);
             match call.make_once(MACHINE, ask).await {
                 // Not as long as an earlier call, whose answer was lost, may have made it in this zone.
-                Err(ComputeError::NoCapacity(text)) if call.asked_at(MACHINE).is_none() => {
-                    self.choose_next(want, choice, text, call).await?;
+                Err(error) if is_of_zone(&error, &choice.site) && call.asked_at(MACHINE).is_none() => {
+                    self.choose_next(want, choice, error, call).await?;
                 }
                 made => return made,
             }
+        }
+    }
+
+    /// Zones of an offer, or those of its region.
+    async fn zones_to_try(&self, want: &MachineRequest) -> Result<Vec<String>, ComputeError> {
+        match &want.offer.availability_zones {
+            Some(zones) => Ok(zones.clone()),
+            None => self.zones_in(&want.offer.region).await.map_err(not_asked),
         }
     }
 
@@ -196,14 +248,17 @@ impl Gcp {
     async fn choose(
         &self,
         want: &MachineRequest,
+        zones: &[String],
         tried: Vec<String>,
-        refusal: Option<String>,
+        refusal: Option<ComputeError>,
         call: &Call<'_>,
     ) -> Result<Choice, ComputeError> {
-        let zones = want.offer.availability_zones.as_deref().unwrap_or_default();
         let Some(zone) = zones.iter().find(|zone| !tried.contains(zone)) else {
-            let none = || format!("there is no zone in {} that could be tried", want.offer.region);
-            return Err(ComputeError::NoCapacity(refusal.unwrap_or_else(none)));
+            let none = || {
+                let text = format!("there is no zone in {} that could be tried", want.offer.region);
+                ComputeError::NoCapacity(text)
+            };
+            return Err(refusal.unwrap_or_else(none));
         };
         let choice = Choice {
             site: Site {
@@ -212,7 +267,6 @@ impl Gcp {
             },
             request: self.kind.env.random.uuid().to_string(),
             tried,
-            refusal,
         };
         call.make_once(CHOICE, async || Ok(choice)).await
     }
@@ -221,18 +275,20 @@ impl Gcp {
         &self,
         want: &MachineRequest,
         before: Choice,
-        refusal: String,
+        refusal: ComputeError,
         call: &Call<'_>,
     ) -> Result<Choice, ComputeError> {
+        let zones = self.zones_to_try(want).await?;
         let mut tried = before.tried;
         tried.push(before.site.zone);
         forget_choice(call).await?;
-        self.choose(want, tried, Some(refusal), call).await
+        self.choose(want, &zones, tried, Some(refusal), call).await
     }
 
     async fn insert(
         &self,
         want: &MachineRequest,
+        purpose: Purpose,
         choice: &Choice,
         call: &Call<'_>,
     ) -> Result<Launched, ComputeError> {
@@ -246,11 +302,15 @@ impl Gcp {
             }
             None => None,
         };
-        let networks = self.networks(&offer.region, &offer.instance.name).await?;
+        let networks = self
+            .networks(&offer.region, &offer.instance.name, purpose)
+            .await?;
         let name = want.marks.name(NAME_LENGTH);
         let labels = labels(&want.marks, &want.owner, self.config.tags.as_ref());
-        let is_public = self.config.public_ips.unwrap_or(true);
+        let is_public = self.is_public(purpose);
         let service_account = self.config.vm_service_account.as_deref();
+        // Jobs have it, and gateways need none.
+        let service_account = service_account.filter(|_| !purpose.is_gateway());
         let made = Made::now(name.clone(), call);
         let site = &choice.site;
         let asked = match site.is_tpu {
@@ -261,6 +321,7 @@ impl Gcp {
             }
             false => {
                 let parts = Parts {
+                    purpose,
                     project: &self.client.project,
                     zone: plain(&site.zone)?,
                     name: &name,
@@ -306,12 +367,14 @@ impl Gcp {
         }
     }
 
-    /// An instance that was asked for is not there: it shows why when its operation is done.
+    /// An instance that was asked for is not there, or `ends`: it shows why when its operation is done.
     async fn not_there(
         &self,
         want: &MachineRequest,
+        purpose: Purpose,
         choice: &Choice,
         launched: &Launched,
+        ends: Option<&Instance>,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let scope = choice.site.scope();
@@ -321,6 +384,9 @@ impl Gcp {
         };
         let told = match outcome {
             Outcome::Failed(told) => told,
+            Outcome::Over if let Some(instance) = ends => {
+                return self.reached(want, purpose, choice, instance);
+            }
             Outcome::Over if !launched.made.is_new(call) => {
                 return Err(ComputeError::Broken(format!(
                     "Google does not have the instance {} any more",
@@ -330,7 +396,9 @@ impl Gcp {
             _ => return Ok(waits_for("the instance is made", MAKES_INTERVAL)),
         };
         let error = match elsewhere(&told).unwrap_or_else(|| told.over()) {
-            ComputeError::NoCapacity(text) => text,
+            error if is_of_zone(&error, &choice.site) => error,
+            // The operation says the same for ever.
+            error if error.is_transient() => ComputeError::NoCapacity(error.details()),
             // All else is so in all zones.
             error => return Err(error),
         };
@@ -350,6 +418,7 @@ impl Gcp {
     fn reached(
         &self,
         want: &MachineRequest,
+        purpose: Purpose,
         choice: &Choice,
         instance: &Instance,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
@@ -358,7 +427,7 @@ impl Gcp {
             State::Ends(why) | State::Over(why) => return Err(ComputeError::Broken(why)),
             State::Runs => {}
         }
-        let is_public = self.config.public_ips.unwrap_or(true);
+        let is_public = self.is_public(purpose);
         let first = instance.network_interfaces.first();
         let internal = first.and_then(|interface| interface.network_ip.clone());
         let external = first.and_then(|interface| interface.access_configs.first()?.nat_ip.clone());
@@ -378,6 +447,14 @@ impl Gcp {
             backend_data: Some(data.to_string()),
             ..machine_place(&want.offer, instance.name.clone(), hostname, USER, SSH_PORT)
         }))
+    }
+
+    /// Whether a machine has an address that is reached from everywhere.
+    fn is_public(&self, purpose: Purpose) -> bool {
+        match purpose {
+            Purpose::Jobs => self.config.public_ips.unwrap_or(true),
+            Purpose::Gateway { is_public } => is_public,
+        }
     }
 
     /// How instances of a zone are.
@@ -467,6 +544,15 @@ fn waits_for(doing: &str, again: Duration) -> Step<JobProvisioningData> {
     }
 }
 
+/// Whether another zone may have what this one has not: many quotas of TPUs are those of a zone, all others those of a region.
+fn is_of_zone(error: &ComputeError, site: &Site) -> bool {
+    match error {
+        ComputeError::NoCapacity(_) => true,
+        ComputeError::NoQuota(_) => site.is_tpu,
+        _ => false,
+    }
+}
+
 /// What is refused because of the zone: another one may take it.
 fn elsewhere(told: &Told) -> Option<ComputeError> {
     let of_zone = ["/machineTypes/", "/acceleratorTypes/", "/diskTypes/"];
@@ -476,6 +562,7 @@ fn elsewhere(told: &Told) -> Option<ComputeError> {
         400 => [
             "Network profile only allows resource creation in location",
             "Unknown zone",
+            "does not exist in zone",
         ]
         .iter()
         .any(|part| told.message.contains(part)),

@@ -11,12 +11,18 @@ use sha2::{Digest as _, Sha256};
 use crate::Gcp;
 use crate::client::{Client, Subnet, last, relative};
 use crate::errors::GcpError;
+use crate::machines::Purpose;
 
 /// The network of configurations that name none.
 const DEFAULT: &str = "default";
 
-/// The tag of machines that the rule lets SSH in to.
-pub(crate) const TAG: &str = "dstack-runner-instance";
+/// The tag of machines that the rule for their purpose lets in to.
+pub(crate) const fn tag(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Jobs => "dstack-runner-instance",
+        Purpose::Gateway { .. } => "dstack-gateway-instance",
+    }
+}
 
 /// Longest name of a resource.
 const LONGEST: usize = 63;
@@ -63,9 +69,17 @@ fn link(config: &GcpConfig, name: &str) -> String {
 /// All subnets that the account may use in the project of the networks.
 pub(crate) async fn usable_subnets(client: &Client, config: &GcpConfig) -> Result<Vec<Subnet>, GcpError> {
     let project = Some(project_of(config));
-    client
+    let mut all: Vec<Subnet> = client
         .list(project, "aggregated/subnetworks/listUsable", None)
-        .await
+        .await?;
+    // Others are for load balancers, NATs and services.
+    all.retain(|subnet| {
+        matches!(
+            subnet.purpose.as_deref(),
+            None | Some("PRIVATE" | "PRIVATE_RFC_1918")
+        )
+    });
+    Ok(all)
 }
 
 /// Links of those of a network in a region.
@@ -108,11 +122,16 @@ pub(crate) fn subnet_of(
 }
 
 impl Gcp {
-    /// Networks of a machine of this type. The rule that lets SSH in is made where it is missing.
-    pub(crate) async fn networks(&self, region: &str, machine_type: &str) -> Result<Networks, ComputeError> {
+    /// Networks of a machine of this type. The rule that lets in to it is made where it is missing. Gateways have one interface.
+    pub(crate) async fn networks(
+        &self,
+        region: &str,
+        machine_type: &str,
+        purpose: Purpose,
+    ) -> Result<Networks, ComputeError> {
         let config = &self.config;
         if config.vpc_project_id.is_none() {
-            self.ensure_firewall().await.map_err(not_asked)?;
+            self.ensure_firewall(purpose).await.map_err(not_asked)?;
         }
         let first = Nic {
             network: link(config, name_of(config)),
@@ -127,7 +146,8 @@ impl Gcp {
                 }
             },
         };
-        let found = INTERFACES.iter().find(|(name, ..)| *name == machine_type);
+        let is_it = |(name, ..): &&(&str, usize, usize)| *name == machine_type && !purpose.is_gateway();
+        let found = INTERFACES.iter().find(is_it);
         let (most_extra, most_rdma) = found.map_or((0, 0), |(_, extra, rdma)| (*extra, *rdma));
         let (mut extra, mut rdma) = (Vec::new(), Vec::new());
         for name in config.extra_vpcs.iter().flatten().take(most_extra) {
@@ -164,24 +184,38 @@ impl Gcp {
     }
 
     /// Accounts may not be allowed to ask for it, so it is made, and there already where it is not new.
-    async fn ensure_firewall(&self) -> Result<(), ComputeError> {
+    async fn ensure_firewall(&self, purpose: Purpose) -> Result<(), ComputeError> {
+        let (prefix, ports, description, is_there) = match purpose {
+            Purpose::Jobs => (
+                "dstack-ssh-in",
+                &["22"][..],
+                "Allowing only SSH connections from Internet.",
+                &self.firewall,
+            ),
+            Purpose::Gateway { .. } => (
+                "dstack-gateway-in-all",
+                &["22", "80", "443"][..],
+                "Gateways of dstack: SSH, HTTP and HTTPS from everywhere.",
+                &self.gateway_firewall,
+            ),
+        };
         let make = async || {
             let network = link(&self.config, name_of(&self.config));
             let rule = json!({
-                "name": rule_name("dstack-ssh-in", &network),
-                "description": "Allowing only SSH connections from Internet.",
+                "name": rule_name(prefix, &network),
+                "description": description,
                 "direction": "INGRESS",
-                "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}],
+                "allowed": [{"IPProtocol": "tcp", "ports": ports}],
                 "sourceRanges": ["0.0.0.0/0"],
                 "network": network,
-                "targetTags": [TAG],
+                "targetTags": [tag(purpose)],
             });
             match self.client.insert("global/firewalls", None, &rule).await {
                 Err(error) if !error.is_conflict() => Err(error.compute_error()),
                 _ => Ok(()),
             }
         };
-        self.firewall.get(make).await.map(drop)
+        is_there.get(make).await.map(drop)
     }
 }
 
@@ -232,6 +266,7 @@ mod tests {
             subnetwork: format!(
                 "https://www.googleapis.com/compute/v1/projects/p/regions/{region}/subnetworks/{name}"
             ),
+            purpose: None,
         };
         let all = [
             subnet("n", "r", "one"),

@@ -50,8 +50,14 @@ const DISKS: Range<Memory> = Range {
     max: Some(Memory::from_gb(32.0 * 1024.0)),
 };
 
-/// What of each quota is left, by region and metric.
-pub(crate) type Quotas = HashMap<String, HashMap<String, f64>>;
+/// The disk of a TPU, whose size cannot be chosen ("Manage TPU resources").
+const TPU_DISK: Range<Memory> = Range {
+    min: Some(Memory::from_gb(100.0)),
+    max: Some(Memory::from_gb(100.0)),
+};
+
+/// What of each quota is left, by region and metric; `None`: Google cannot say now.
+pub(crate) type Quotas = HashMap<String, Option<HashMap<String, f64>>>;
 
 /// What makes an offer another one than in another zone.
 type Key = (String, bool, Option<String>, usize, String);
@@ -74,7 +80,12 @@ impl Gcp {
                     .any(|region| region == region_of(row.location()));
                 is_region && self.is_supported(row.instance_name(), row.gpu_name())
             },
-            &|_| DiskSize::Configurable(DISKS),
+            &|row: &Offer<'_>| {
+                DiskSize::Configurable(match is_tpu(row.instance_name()) {
+                    true => TPU_DISK,
+                    false => DISKS,
+                })
+            },
         )?;
         let mut rows = rows;
         // What is only to be had in advance, for some days, is for reservations.
@@ -90,7 +101,9 @@ impl Gcp {
         let quotas = self.quotas().await?;
         let with_availability = |(offer, zones): (InstanceOffer, Vec<String>)| {
             let left = quotas.get(&*offer.region);
-            let availability = match is_within(left, &offer.instance.resources) {
+            let is_unknown = left.is_some_and(Option::is_none);
+            let left = left.and_then(Option::as_ref);
+            let availability = match is_unknown || is_within(left, &offer.instance.resources) {
                 true => InstanceAvailability::Unknown,
                 false => InstanceAvailability::NoQuota,
             };
@@ -122,11 +135,13 @@ impl Gcp {
             let regions = self.client.list::<Region>(None, "regions", None).await;
             let regions = regions.map_err(GcpError::compute_error)?;
             let left = |region: Region| {
-                let quotas = region
+                let is_known = region.quota_status_warning.is_none() && !region.quotas.is_empty();
+                let quotas: HashMap<String, f64> = region
                     .quotas
                     .into_iter()
-                    .map(|quota| (quota.metric, quota.limit - quota.usage));
-                (region.name, quotas.collect())
+                    .map(|quota| (quota.metric, quota.limit - quota.usage))
+                    .collect();
+                (region.name, is_known.then_some(quotas))
             };
             Ok(regions.into_iter().map(left).collect())
         };

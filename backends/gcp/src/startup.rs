@@ -10,6 +10,9 @@ const OLD_GPUS: &[&str] = &["V100", "P100", "P40", "P4", "P6", "M60", "M40", "M4
 /// With GPUDirect-TCPXO, for which Google has an image of its own, of which dstack's is made.
 const TCPXO: &str = "a3-megagpu-8g";
 
+/// The newest Ubuntu 22.04 of Canonical, for x86. Gateways have what they need brought to them.
+pub(crate) const GATEWAY_IMAGE: &str = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts";
+
 /// Nobody but root logs in before all is there: a host is taken as soon as it can be, and its agent may start jobs at once.
 const HOLD: &[&str] = &["cloud-init-per", "once", "dstack-hold", "touch", "/etc/nologin"];
 

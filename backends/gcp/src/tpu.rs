@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::auth::SCOPE;
 use crate::client::{AccessConfig, AttachedDisk, Instance, Interface, Scheduling, last};
 use crate::instance::ssh_keys;
-use crate::network::{Networks, TAG};
+use crate::machines::Purpose;
+use crate::network::{Networks, tag};
 
 /// Versions that are known.
 const VERSIONS: &[&str] = &["v2", "v3", "v4", "v5p", "v5litepod", "v6e"];
@@ -126,7 +127,7 @@ pub(crate) fn node(
         "networkConfig": network,
         "metadata": {"ssh-keys": ssh_keys(&want.authorized_keys), "startup-script": STARTUP},
         "labels": labels,
-        "tags": [TAG],
+        "tags": [tag(Purpose::Jobs)],
     });
     if let Some(fields) = body.as_object_mut() {
         if want.offer.instance.resources.spot {
@@ -191,12 +192,10 @@ impl Node {
 fn status(state: &str) -> &str {
     match state {
         "READY" => "RUNNING",
-        "RESTARTING" | "REIMAGING" | "REPAIRING" | "HIDING" | "HIDDEN" | "UNHIDING" | "UNKNOWN" => {
-            "REPAIRING"
-        }
+        "RESTARTING" | "REIMAGING" | "REPAIRING" | "HIDING" | "HIDDEN" | "UNHIDING" => "REPAIRING",
         "DELETING" | "STOPPING" => "STOPPING",
         "STOPPED" | "PREEMPTED" | "TERMINATED" => "TERMINATED",
-        // `CREATING`, `STARTING`, and what comes after this version.
+        // `CREATING`, `STARTING`, `UNKNOWN`, and what comes after this version.
         _ => "PROVISIONING",
     }
 }

@@ -155,10 +155,8 @@ impl Volumes for Gcp {
 impl Gcp {
     /// Zones of a volume: that of its configuration, or all of its region.
     async fn zones_of(&self, configuration: &GcpVolumeConfiguration) -> Result<Vec<String>, ComputeError> {
-        let name = plain(&configuration.region)?;
-        let region: Option<Region> = known(self.client.get(&format!("regions/{name}")).await)?;
-        let zones = region.map(|region| region.zones).unwrap_or_default();
-        let mut zones: Vec<String> = zones.iter().map(|zone| last(zone).to_owned()).collect();
+        let name = &configuration.region;
+        let mut zones = self.zones_in(name).await?;
         if let Some(wanted) = &configuration.availability_zone {
             zones.retain(|zone| zone == wanted);
         }
@@ -168,6 +166,14 @@ impl Gcp {
             ))),
             false => Ok(zones),
         }
+    }
+
+    /// All zones of a region; empty: Google has no such region.
+    pub(crate) async fn zones_in(&self, region: &str) -> Result<Vec<String>, ComputeError> {
+        let region = plain(region)?;
+        let region: Option<Region> = known(self.client.get(&format!("regions/{region}")).await)?;
+        let zones = region.map(|region| region.zones).unwrap_or_default();
+        Ok(zones.iter().map(|zone| last(zone).to_owned()).collect())
     }
 
     async fn choose_zone(&self, want: &VolumeRequest, call: &Call<'_>) -> Result<Choice, ComputeError> {

@@ -3,12 +3,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, machine, placement, volume,
+    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, gateway, machine, placement, volume,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, ComputeError, ConfigureError, Machine, OwnedKind, Placement, Removal, Sign,
-    Volume, VolumeRequest,
+    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
+    OwnedKind, Placement, Removal, Sign, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
@@ -236,11 +236,12 @@ async fn a_token_is_used_until_shortly_before_its_end() {
     tokio::time::sleep(Duration::from_secs(3400)).await;
     backend.inventory().await.unwrap();
     assert_eq!(emulator.tokens(), 2);
-    // One that was revoked is replaced after the first refusal.
+    // One that was revoked is replaced at once, once for all who asked with it.
     emulator.revoke();
-    let error = backend.inventory().await.unwrap_err();
-    assert!(matches!(error, ComputeError::Credentials(_)), "{error:?}");
-    backend.inventory().await.unwrap();
+    let (one, other) = tokio::join!(backend.inventory(), backend.inventory());
+    one.unwrap();
+    other.unwrap();
+    assert_eq!(emulator.tokens(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,6 +284,7 @@ async fn a_configuration_is_checked_in_each_of_its_regions() {
             "for regions not in `regions`: [\"us-east1\"]",
         ),
         (json!({"vpc_project_id": "nobody"}), "there is no project nobody"),
+        (json!({"vpc_project_id": "../x"}), "no name of Google's"),
         (
             json!({"public_ips": false}),
             "no Cloud NAT in [\"us-central1\", \"europe-west4\"]",
@@ -351,6 +353,19 @@ async fn offers_are_of_regions_and_tell_zones_and_quotas() {
         told("a3-megagpu-8g", HOME, false).0,
         InstanceAvailability::Unknown
     );
+    // What cannot be read is not nothing.
+    let (hidden, emulator) = cloud_with(&json!({}));
+    emulator.hide_quotas(HOME);
+    let hidden = offers_of(&hidden, &json!({"spot": false})).await;
+    let of_g2 = |region: &str| {
+        let mut all = hidden.iter();
+        let is_it = |offer: &&InstanceOfferWithAvailability| {
+            offer.instance.name == "g2-standard-4" && &*offer.region == region
+        };
+        all.find(is_it).unwrap().availability
+    };
+    assert_eq!(of_g2(HOME), InstanceAvailability::Unknown);
+    assert_eq!(of_g2(OTHER), InstanceAvailability::NoQuota);
     // Types of any size with another number of GPUs are others.
     let with_t4 = offers
         .iter()
@@ -570,6 +585,38 @@ async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() 
         format!("projects/{HOST_PROJECT}/regions/{HOME}/subnetworks/shared-{HOME}")
     );
     assert_eq!(interface.get("accessConfigs"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_are_put_into_subnetworks_that_take_them() {
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "mixed"}));
+    let subnets = [(HOME, "proxy-only"), (HOME, "machines"), (OTHER, "others")];
+    emulator.add_network("mixed", &subnets);
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(
+        asked["networkInterfaces"][0]["subnetwork"],
+        format!("projects/{PROJECT}/regions/{HOME}/subnetworks/machines")
+    );
+    // A list that lacks a place says nothing of the subnetworks there.
+    emulator.unreachable(Some("us-central1-a"));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let (backend, journal) = (cloud.open(), Nowhere);
+    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
+    let made = backend.machines().unwrap().ensure(&subject.want, &call).await;
+    assert!(matches!(made, Err(ComputeError::NotReady(_))), "{made:?}");
+}
+
+/// Notes that nobody reads.
+#[derive(Debug)]
+struct Nowhere;
+
+#[async_trait::async_trait]
+impl Journal for Nowhere {
+    async fn keep(&self, _notes: &Value) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -1043,6 +1090,14 @@ async fn tpus_on_one_host_are_offered_where_they_are_wanted() {
             .iter()
             .all(|offer| offer.availability == InstanceAvailability::Unknown)
     );
+    let sizes: std::collections::BTreeSet<i64> = offers
+        .iter()
+        .map(|offer| offer.instance.resources.disk.size_mib / 1024)
+        .collect();
+    assert_eq!(sizes, [100].into());
+    let large =
+        json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1..", "disk": "200GB.."}});
+    assert_eq!(offers_of(&cloud, &large).await, [], "nobody makes another disk");
 }
 
 #[tokio::test(start_paused = true)]
@@ -1115,7 +1170,11 @@ async fn tpus_are_made_as_they_were_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn why_there_is_no_tpu_is_told() {
     let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
-    let of = |subject| as_tpu(subject, "v2-8", false);
+    let of = |mut subject: Subject<Machine>| {
+        let zones = subject.want.offer.availability_zones.as_mut();
+        zones.unwrap().truncate(3);
+        as_tpu(subject, "v2-8", false)
+    };
     let subject = of(machine_of(&cloud, "e2-standard-2", false).await);
     let zones = subject.want.offer.availability_zones.clone().unwrap();
     emulator.fill(&zones[0]);
@@ -1132,6 +1191,16 @@ async fn why_there_is_no_tpu_is_told() {
         matches!(&error, ComputeError::Credentials(text) if text.contains("`tpu.nodes.create`")),
         "{error:?}"
     );
+    // Cloud TPU may also say so at once, and where fewer calls are wanted in the same words but for the quota.
+    let (hasty, other) = cloud_with(&json!({"tpu": true}));
+    other.refuse_at_once();
+    other.fill(&zones[0]);
+    let place = Driver::new(&hasty).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[1]));
+    other.fail("v2-8", 429, "RESOURCE_EXHAUSTED");
+    let third = of(machine_of(&hasty, "e2-standard-2", false).await);
+    let error = Driver::new(&hasty).make(&third).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
     // A zone that does not tell which it has hides them.
     emulator.unreachable(Some(&zones[2]));
     cloud.open().inventory().await.unwrap_err();
@@ -1179,6 +1248,30 @@ async fn volumes_are_attached_to_tpus() {
         .remove(&subject.known(Some(place)), &subject)
         .await;
     assert_eq!(emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len(), 1);
+    // Of two at once, none is lost.
+    let mut both = Vec::new();
+    for _ in 0..2 {
+        let subject = volume(&cloud, &disk(&json!({"availability_zone": zone})));
+        let volume = Driver::new(&cloud).make(&subject).await.unwrap();
+        let machine = machine.clone();
+        both.push(attachment(
+            &cloud,
+            AttachmentSite {
+                volume,
+                machine,
+                force: false,
+            },
+        ));
+    }
+    let backend = cloud.open();
+    let made = both.iter().map(|subject| {
+        let driver = Driver::with_backend(&cloud, backend.clone());
+        async move { driver.make(subject).await.unwrap() }
+    });
+    join_all(made).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    cloud.open().inventory().await.unwrap();
+    assert_eq!(emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len(), 3);
     let mut without = subject.site.clone();
     without.machine.instance_type.name = "v6e-8".to_owned();
     let error = Driver::new(&cloud)
@@ -1207,4 +1300,77 @@ async fn many_machines_at_once_wait_for_the_rate_that_is_allowed() {
     join_all(lives).await;
     assert_eq!(cloud.emulator.ledger().count(), 40);
     assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+async fn one_gateway() -> (Cloud, Subject<GatewayMachine>) {
+    let cloud = cloud();
+    let subject = gateway(&cloud, HOME);
+    (cloud, subject)
+}
+
+async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
+    let cloud = cloud();
+    let subjects = vec![gateway(&cloud, HOME), gateway(&cloud, OTHER)];
+    (cloud, subjects)
+}
+
+checks_of!(gateways: one_gateway, two_gateways);
+
+/// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the project.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
+    let account =
+        json!({"vm_service_account": "jobs@a-project.iam.gserviceaccount.com", "public_ips": false});
+    let (cloud, emulator) = cloud_with(&account);
+    emulator.fill("us-central1-a");
+    let subject = gateway(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.availability_zone.as_deref(), Some("us-central1-b"));
+    assert_eq!(
+        (place.ip_address.as_str(), place.backend_data.as_deref()),
+        ("203.0.113.70", Some(r#"{"zone":"us-central1-b"}"#))
+    );
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(asked["machineType"], "zones/us-central1-b/machineTypes/e2-medium");
+    let boot = &asked["disks"][0]["initializeParams"];
+    assert_eq!(
+        (&boot["sourceImage"], &boot["diskSizeGb"]),
+        (
+            &json!("projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"),
+            &json!("10")
+        )
+    );
+    assert_eq!(asked["tags"]["items"], json!(["dstack-gateway-instance"]));
+    assert_eq!(asked.get("serviceAccounts"), None);
+    let keys = asked["metadata"]["items"][1]["value"].as_str().unwrap();
+    assert!(keys.starts_with("ubuntu:ssh-ed25519 "), "{keys}");
+    let rules = emulator.firewalls();
+    let [rule] = rules.as_slice() else {
+        panic!("{rules:?}")
+    };
+    assert_eq!(
+        rule["name"], "dstack-gateway-in-all-default",
+        "the whole path would be too long"
+    );
+    assert_eq!(rule["allowed"][0]["ports"], json!(["22", "80", "443"]));
+    assert_eq!(rule["targetTags"], json!(["dstack-gateway-instance"]));
+
+    // One that is private, in a network of another project, whose rules are the user's to make.
+    let shared = json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT});
+    let (cloud, emulator) = cloud_with(&shared);
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.is_public = false;
+    subject.want.instance_type = Some("e2-small".to_owned());
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(place.ip_address, "10.128.0.2");
+    assert_eq!(emulator.firewalls(), Vec::<Value>::new());
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(asked["machineType"], "zones/us-central1-a/machineTypes/e2-small");
+    assert_eq!(asked["networkInterfaces"][0].get("accessConfigs"), None);
+    for (region, machine_type) in [(HOME, "v5litepod-8"), ("nowhere1", "e2-medium")] {
+        let mut subject = gateway(&cloud, region);
+        subject.want.instance_type = Some(machine_type.to_owned());
+        Driver::new(&cloud).make(&subject).await.unwrap_err();
+    }
+    assert_eq!(cloud.emulator.ledger().count(), 1);
 }

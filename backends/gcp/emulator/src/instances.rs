@@ -19,6 +19,7 @@ const IMAGES: &[&str] = &[
     "projects/dstack/global/images/dstack-a3mega-5",
     "projects/cos-cloud/global/images/family/cos-121-lts",
     "projects/ubuntu-os-cloud/global/images/ubuntu-2204-jammy-v20230714",
+    "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts",
 ];
 
 /// Types that have no other disks ("Hyperdisk" in Google's list of machine families).
@@ -38,6 +39,8 @@ pub(crate) struct Machine {
     pub(crate) gone_at: Option<Instant>,
     /// The books have it no more.
     pub(crate) is_settled: bool,
+    /// It comes to nothing: it is only listed for some seconds.
+    pub(crate) is_doomed: bool,
     pub(crate) attached: Vec<Attached>,
 }
 
@@ -194,20 +197,25 @@ impl Gcp {
             )),
             None => None,
         };
-        if failure.is_some() {
-            return Ok(self.begin(state, ask, &scope, target, self.0.times.refuses, failure));
-        }
         let now = Instant::now();
+        let refuses = self.0.times.refuses;
+        let is_doomed = failure.is_some();
         let machine = Machine {
             zone: zone.to_owned(),
             asked: body.clone(),
             made_at: now,
             listed_at: now + state.lag,
             stopped_at: None,
-            gone_at: None,
-            is_settled: false,
+            // It is listed as one that stops before the operation fails, and after that.
+            gone_at: is_doomed.then(|| now + refuses * 2),
+            is_settled: is_doomed,
+            is_doomed,
             attached: Vec::new(),
         };
+        if failure.is_some() {
+            state.machines.push(machine);
+            return Ok(self.begin(state, ask, &scope, target, refuses, failure));
+        }
         self.0.ledger.made("machine", machine.id(), name);
         state.machines.push(machine);
         Ok(self.begin(state, ask, &scope, target, self.0.times.starts / 2, None))
@@ -225,9 +233,12 @@ fn check(state: &Cloud, zone: &str, body: &Value) -> Result<String, crate::Refus
     let type_name = machine_type.strip_prefix(&format!("zones/{zone}/machineTypes/"));
     let type_name = type_name.ok_or_else(|| field("machineType", machine_type))?;
     if state.lacking.contains(&(zone.to_owned(), type_name.to_owned())) {
-        return Err(missing(&format!(
-            "projects/{PROJECT}/zones/{zone}/machineTypes/{type_name}"
-        )));
+        return Err(field(
+            "machineType",
+            &format!(
+                "'{machine_type}'. Machine type with name '{type_name}' does not exist in zone '{zone}'."
+            ),
+        ));
     }
     let interfaces = body["networkInterfaces"].as_array().cloned().unwrap_or_default();
     if let Some(problem) = networks::problem(state, zone, &interfaces) {
@@ -246,7 +257,11 @@ fn check(state: &Cloud, zone: &str, body: &Value) -> Result<String, crate::Refus
     let size = size
         .as_str()
         .map_or_else(|| size.as_i64(), |text| text.parse().ok());
-    if !size.is_some_and(|size| (20..=65_536).contains(&size)) {
+    let is_plain = made_of["sourceImage"]
+        .as_str()
+        .is_some_and(|image| image.contains("/ubuntu-os-cloud/"));
+    let smallest = if is_plain { 10 } else { 20 };
+    if !size.is_some_and(|size| (smallest..=65_536).contains(&size)) {
         return Err(field(
             "disks[0].initializeParams.diskSizeGb",
             "smaller than the image",

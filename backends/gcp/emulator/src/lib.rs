@@ -121,6 +121,8 @@ struct Cloud {
     /// Regions that have a router with a NAT.
     with_nat: BTreeSet<String>,
     quotas: BTreeMap<(String, String), (f64, f64)>,
+    without_quotas: BTreeSet<String>,
+    is_hasty: bool,
     denied: BTreeSet<String>,
     disabled: BTreeSet<&'static str>,
     unreachable: BTreeSet<String>,
@@ -273,6 +275,16 @@ impl Gcp {
         self.lock().quotas.insert(key, (limit, usage));
     }
 
+    /// What of the quotas of a region is used cannot be read now.
+    pub fn hide_quotas(&self, region: &str) {
+        self.lock().without_quotas.insert(region.to_owned());
+    }
+
+    /// Cloud TPU refuses at once, and not when its operation is over.
+    pub fn refuse_at_once(&self) {
+        self.lock().is_hasty = true;
+    }
+
     /// There is a router with a NAT.
     pub fn add_nat(&self, region: &str) {
         self.lock().with_nat.insert(region.to_owned());
@@ -288,6 +300,7 @@ impl Gcp {
         self.lock()
             .machines
             .iter()
+            .filter(|machine| !machine.is_doomed)
             .map(|machine| machine.asked.clone())
             .collect()
     }

@@ -74,14 +74,27 @@ impl Gcp {
                     .ok_or_else(|| missing(ask.at(1)))
             }
             "subnetworks.listUsable" => {
+                // Machines are not put into those of load balancers.
+                let purpose = |name: &str| match name.starts_with("proxy-") {
+                    true => "REGIONAL_MANAGED_PROXY",
+                    false => "PRIVATE",
+                };
                 let networks = state.networks.iter().filter(|one| one.project == ask.at(0));
                 let subnets = networks.flat_map(|network| {
                     network.subnets.iter().map(|subnet| {
                         json!({"network": format!("{API}{}", network.link()), "ipCidrRange": "10.0.0.0/20",
-                            "subnetwork": format!("{API}{}", network.subnet_link(subnet)), "purpose": "PRIVATE"})
+                            "subnetwork": format!("{API}{}", network.subnet_link(subnet)), "purpose": purpose(&subnet.1)})
                     })
                 });
-                list(ask, subnets.collect())
+                let mut told = list(ask, subnets.collect())?;
+                if !state.unreachable.is_empty() {
+                    told["unreachables"] = state
+                        .unreachable
+                        .iter()
+                        .map(|zone| format!("zones/{zone}"))
+                        .collect();
+                }
+                Ok(told)
             }
             "routers.list" => {
                 let routers = state.with_nat.iter().filter(|region| *region == ask.at(1));
@@ -151,6 +164,9 @@ pub(crate) fn problem(state: &Cloud, zone: &str, interfaces: &[Value]) -> Option
             return Some("Only the first interface has an address.".to_owned());
         }
         if let Some(subnet) = interface["subnetwork"].as_str() {
+            if subnet.contains("/proxy-") {
+                return Some(format!("The subnetwork {subnet} is reserved for load balancers"));
+            }
             let mut all = network.subnets.iter().filter(|(of, _)| of == region);
             if !all.any(|one| network.subnet_link(one) == subnet) {
                 return Some(format!(
@@ -178,9 +194,16 @@ fn region(state: &Cloud, (name, zones): &(&str, &[&str])) -> Value {
     let quotas: Vec<Value> = quotas
         .chain([json!({"metric": "CPUS", "limit": 72.0, "usage": 0.0})])
         .collect();
+    let is_hidden = state.without_quotas.contains(*name);
     let zones: Vec<String> = zones
         .iter()
         .map(|zone| format!("{API}projects/{PROJECT}/zones/{zone}"))
         .collect();
-    json!({"kind": "compute#region", "name": name, "status": "UP", "quotas": quotas, "zones": zones})
+    match is_hidden {
+        true => json!({"kind": "compute#region", "name": name, "status": "UP", "zones": zones,
+            "quotaStatusWarning": {"code": "QUOTA_INFO_UNAVAILABLE", "message": "m"}}),
+        false => {
+            json!({"kind": "compute#region", "name": name, "status": "UP", "quotas": quotas, "zones": zones})
+        }
+    }
 }

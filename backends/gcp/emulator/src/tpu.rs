@@ -29,6 +29,10 @@ pub(crate) struct Node {
     pub(crate) stopped_at: Option<Instant>,
     gone_at: Option<Instant>,
     is_settled: bool,
+    /// It comes to nothing: it is only listed for some seconds.
+    is_doomed: bool,
+    /// What its disks will be, and when.
+    changes: Vec<(Instant, Value)>,
 }
 
 impl Node {
@@ -74,11 +78,17 @@ impl Node {
 impl Gcp {
     /// What was asked for with all TPUs that were ever made.
     pub fn asked_tpus(&self) -> Vec<Value> {
-        self.lock().nodes.iter().map(|node| node.asked.clone()).collect()
+        let state = self.lock();
+        let made = state.nodes.iter().filter(|node| !node.is_doomed);
+        made.map(|node| node.asked.clone()).collect()
     }
 
     pub(crate) fn settle_nodes(&self, state: &mut Cloud) {
         for node in &mut state.nodes {
+            let is_due = |change: &mut (Instant, Value)| change.0 <= Instant::now();
+            if let Some((_, disks)) = node.changes.extract_if(.., is_due).last() {
+                node.asked["dataDisks"] = disks;
+            }
             if node.is_gone() && !node.is_settled {
                 node.is_settled = true;
                 self.0.ledger.removed(&node.id());
@@ -160,7 +170,9 @@ impl Gcp {
                 }
                 let disks = ask.body["dataDisks"].as_array().cloned().unwrap_or_default();
                 check_disks(state, &zone, &disks)?;
-                state.nodes[at].asked["dataDisks"] = disks.into();
+                state.nodes[at]
+                    .changes
+                    .push((Instant::now() + times.others, disks.into()));
                 self.begin(state, ask, &scope, target, times.others, None);
             }
         }
@@ -200,6 +212,8 @@ impl Gcp {
             stopped_at: None,
             gone_at: None,
             is_settled: false,
+            is_doomed: false,
+            changes: Vec::new(),
         };
         let target = node.id();
         if state.nodes.iter().any(|one| !one.is_gone() && one.id() == target) {
@@ -223,9 +237,18 @@ impl Gcp {
             None => None,
         };
         let (scope, times) = (format!("locations/{zone}"), self.0.times);
-        if failure.is_none() {
-            self.0.ledger.made("machine", &target, &name);
-            state.nodes.push(node);
+        match &failure {
+            Some(failure) if state.is_hasty => return Err(failure.clone()),
+            Some(_) => state.nodes.push(Node {
+                gone_at: Some(now + times.refuses * 2),
+                is_settled: true,
+                is_doomed: true,
+                ..node
+            }),
+            None => {
+                self.0.ledger.made("machine", &target, &name);
+                state.nodes.push(node);
+            }
         }
         let takes = if failure.is_some() {
             times.refuses

@@ -1,0 +1,54 @@
+//! Machines of gateways: instances as those for jobs, of another image and rule.
+
+use async_trait::async_trait;
+use dstack_backend::{gateway_machine, gateway_sign, gateway_step, known_gateway_machine};
+use dstack_compute::{
+    Call, ComputeError, GatewayMachine, GatewayRequest, Known, Lifecycle, Machine, Removal, Sign, Step,
+};
+use dstack_model::backends::BackendType;
+use dstack_model::gateways::GatewayReplicaProvisioningData;
+
+use crate::Gcp;
+use crate::machines::Purpose;
+use crate::tpu::is_tpu;
+
+/// What a gateway runs on, where nothing else is asked for.
+const INSTANCE_TYPE: &str = "e2-medium";
+
+const DISK_GIB: i64 = 10;
+
+#[async_trait]
+impl Lifecycle<GatewayMachine> for Gcp {
+    async fn ensure(
+        &self,
+        want: &GatewayRequest,
+        call: &Call<'_>,
+    ) -> Result<Step<GatewayReplicaProvisioningData>, ComputeError> {
+        let machine = gateway_machine(want, BackendType::Gcp, INSTANCE_TYPE, DISK_GIB);
+        let machine_type = &machine.offer.instance.name;
+        if is_tpu(machine_type) {
+            return Err(ComputeError::Refused(format!(
+                "no gateway runs on the TPU {machine_type}: take a type of Compute Engine"
+            )));
+        }
+        let is_public = want.is_public;
+        let step = self.ensure_machine(&machine, Purpose::Gateway { is_public }, call);
+        Ok(gateway_step(step.await?))
+    }
+
+    async fn look(
+        &self,
+        known: &[Known<GatewayMachine>],
+    ) -> Result<Vec<Option<Sign<GatewayReplicaProvisioningData>>>, ComputeError> {
+        let known: Vec<Known<Machine>> = known
+            .iter()
+            .map(|one| known_gateway_machine(one, BackendType::Gcp))
+            .collect();
+        let signs = Lifecycle::<Machine>::look(self, &known).await?;
+        Ok(signs.into_iter().map(|sign| sign.map(gateway_sign)).collect())
+    }
+
+    async fn remove(&self, known: &Known<GatewayMachine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
+        Lifecycle::<Machine>::remove(self, &known_gateway_machine(known, BackendType::Gcp), call).await
+    }
+}
