@@ -448,7 +448,7 @@ async fn a_token_service_that_hangs_holds_nobody_up_for_long() {
     let backend = cloud.open();
     cloud
         .faults()
-        .from(1, 2, Fault::SlowAnswer(Duration::from_secs(100)));
+        .from(1, 6, Fault::SlowAnswer(Duration::from_secs(100)));
     let made = subjects.iter().map(|subject| {
         let driver = Driver::with_backend(&cloud, backend.clone());
         async move {
