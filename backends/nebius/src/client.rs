@@ -156,6 +156,11 @@ impl Client {
         }
     }
 
+    /// Fetches a token, unless there is one: what is noted before it is asked for does not wait for that.
+    pub(crate) async fn prepare(&self) -> Result<(), ComputeError> {
+        told(self.tokens.get(None).await.map(drop))
+    }
+
     async fn ask<A: Message + Default>(
         &self,
         api: Api,

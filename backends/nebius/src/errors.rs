@@ -41,11 +41,23 @@ pub(crate) fn failure(outcome: &Status) -> Option<ComputeError> {
     (outcome.code != 0).then(|| lacking(&refusal, text.clone()).unwrap_or(ComputeError::Broken(text)))
 }
 
+/// By which a text is known that speaks of too many calls.
+const RATE_WORDS: &[&str] = &[
+    "too many requests",
+    "too many calls",
+    "rate limit",
+    "rate-limit",
+    "ratelimit",
+    "rate exceeded",
+    "request rate",
+    "throttl",
+];
+
 fn lacking(refusal: &Refusal, text: String) -> Option<ComputeError> {
     let service = &refusal.service;
     let said = refusal.message.to_ascii_lowercase();
     let is_quota = said.contains("quota");
-    let is_rate = said.contains("too many requests") || said.contains("rate limit");
+    let is_rate = RATE_WORDS.iter().any(|word| said.contains(word));
     match () {
         () if service.too_many_requests.is_some() => Some(throttled(text)),
         () if service.quota_failure.is_some() => Some(ComputeError::NoQuota(text)),
@@ -126,6 +138,18 @@ mod tests {
                 "rate limit",
                 plain(),
                 "the cloud wants fewer calls: Nebius says: rate limit",
+            ),
+            (
+                8,
+                "Request was throttled",
+                plain(),
+                "the cloud wants fewer calls: Nebius says: Request was throttled",
+            ),
+            (
+                8,
+                "Rate exceeded",
+                plain(),
+                "the cloud wants fewer calls: Nebius says: Rate exceeded",
             ),
             (8, "none left", plain(), "no capacity: Nebius says: none left"),
             (

@@ -128,7 +128,20 @@ impl fmt::Display for Error {
     }
 }
 
+impl Error {
+    /// Whether the call was certainly not carried out.
+    fn is_definite(&self) -> bool {
+        match self {
+            Self::Http(error) => error.is_definite(),
+            Self::Status(refusal) => !matches!(refusal.code, Code::Unavailable | Code::Other(_)),
+        }
+    }
+}
+
 /// Makes a call of which it does not matter how often it is carried out: a reading, a removal, or one with a key of idempotency.
+///
+/// # Errors
+/// The last one; but once nobody knows whether it was carried out, what says so of an earlier attempt: a refusal speaks of its own only.
 pub(crate) async fn call<'a, A: Message + Default>(
     api: &str,
     begin: impl Fn() -> ApiRequest<'a> + Send + Sync,
@@ -136,18 +149,21 @@ pub(crate) async fn call<'a, A: Message + Default>(
 ) -> Result<A, Error> {
     let body = framed(ask);
     let mut pause = FIRST_PAUSE;
+    let mut unclear = None;
     for attempt in 1.. {
         let request = begin()
             .bytes(HeaderValue::from_static("application/grpc"), body.clone())
             .header(TE, "trailers")
             .repeatable();
-        let answer = request.send_raw().await.map_err(Error::Http)?;
-        match answered(api, &answer) {
+        let answer = request.send_raw().await.map_err(Error::Http);
+        match answer.and_then(|answer| answered(api, &answer)) {
             Err(Error::Status(refusal)) if refusal.code == Code::Unavailable && attempt < ATTEMPTS => {
                 tracing::debug!(api, attempt, %refusal, "a call is repeated");
                 tokio::time::sleep(pause).await;
                 pause *= 2;
+                unclear = Some(Error::Status(refusal));
             }
+            Err(error) if error.is_definite() => return Err(unclear.unwrap_or(error)),
             told => return told,
         }
     }

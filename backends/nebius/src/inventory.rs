@@ -1,4 +1,4 @@
-//! What carries marks, in the projects of all regions: machines, boot disks, pricing policies, GPU clusters.
+//! What carries marks, in all projects that may be seen, also those not used (any more): machines, boot disks, pricing policies, GPU clusters.
 
 use dstack_backend::Made;
 use dstack_compute::{Call, ComputeError, Marks, Owned, OwnedKind, Removal};
@@ -18,15 +18,17 @@ const POLICY: OwnedKind = OwnedKind::Piece("pricing policy");
 impl Nebius {
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
         let projects = self.projects().await?;
-        let asked = projects.iter().filter_map(|(region, project)| {
-            let project = project.as_deref()?;
-            Some(async move {
-                match self.list_owned_in(region, project).await {
+        let asked = projects.all.iter().map(|project| {
+            let (id, region) = (&project.id, &project.region);
+            let chosen = projects.by_region.get(region).and_then(Option::as_ref);
+            let is_used = chosen == Some(id) && self.is_used(region);
+            async move {
+                match self.list_owned_in(region, id).await {
                     // Nothing of ours is where the account may not look, unless it is to be used.
-                    Err(ComputeError::Credentials(_)) if !self.is_used(region) => Ok(Vec::new()),
+                    Err(ComputeError::Credentials(_)) if !is_used => Ok(Vec::new()),
                     owned => owned,
                 }
-            })
+            }
         });
         Ok(try_join_all(asked).await?.concat())
     }
@@ -77,7 +79,7 @@ impl Nebius {
         marks: &Marks,
         call: &Call<'_>,
     ) -> Result<Option<Begun>, ComputeError> {
-        let project = self.project(region).await?;
+        let project = self.noted_project(region, call).await?;
         let found: Option<Thing> = self.client.named(kind, &project, name).await?;
         let found = found.filter(|thing| !kind.is_ending(thing.state(kind)));
         let metadata = found.and_then(|thing| thing.metadata);

@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Cached, CloudKind, Env, Kind as CloudKindOf};
+use dstack_backend::{Cached, CloudKind, Env, Kind as CloudKindOf, not_asked};
 use dstack_compute::config::NebiusConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned, Placement,
-    Removal,
+    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, LISTED_WITHIN, Lifecycle,
+    Machine, Owned, Placement, Removal,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -37,11 +37,14 @@ use client::{Client, Kind};
 use errors::told;
 use grpc::Error;
 use messages::Thing;
-use projects::ByRegion;
+use projects::Projects;
 
 /// How long the projects of a tenant are taken for what they were, and how long after that where the API does not tell.
 const PROJECTS_LIFETIME: Duration = Duration::from_secs(10 * 60);
 const STALE_PROJECTS_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What is noted before the first piece: the project in which all are made and looked for, whichever is used later.
+const PROJECT: &str = "project";
 
 /// How the name of the subnet begins that Nebius makes with a project.
 const SUBNET: &str = "default-subnet";
@@ -76,7 +79,10 @@ impl CloudKind for NebiusKind {
             Client::new(&self.env, &config.creds).map_err(|(field, why)| wrong(&[&["creds", field]], why))?;
         let all = projects::all(&client).await.map_err(refused)?;
         let named = |(field, why): projects::Wrong| wrong(&[&[field]], why);
-        let chosen = projects::by_region(&all, listed(config.projects.as_ref())).map_err(named)?;
+        let (chosen, problem) = projects::by_region(&all, listed(config.projects.as_ref()));
+        if let Some(problem) = problem {
+            return Err(named(problem));
+        }
         projects::check(&chosen, &all, listed(config.regions.as_ref())).map_err(named)?;
         let known = offers::known_fabrics(&self.env.catalog, None);
         let fabrics = listed(config.fabrics.as_ref()).iter();
@@ -108,6 +114,7 @@ impl CloudKind for NebiusKind {
             client,
             projects,
             subnets: Mutex::default(),
+            asked_from: Mutex::default(),
             config,
             kind,
         }))
@@ -149,19 +156,25 @@ struct Nebius {
     kind: CloudKindOf<NebiusKind>,
     config: NebiusConfig,
     client: Client,
-    projects: Cached<ByRegion>,
-    /// Ids of subnets, by region.
+    projects: Cached<Projects>,
+    /// Ids of subnets, by project.
     subnets: Mutex<HashMap<String, String>>,
+    /// Of the machines of a region that are not listed: with which the next look begins to ask.
+    asked_from: Mutex<HashMap<String, usize>>,
 }
 
 impl Nebius {
     /// Of all regions, as what was made in one that is not used any more is still looked for.
-    async fn projects(&self) -> Result<Arc<ByRegion>, ComputeError> {
+    async fn projects(&self) -> Result<Arc<Projects>, ComputeError> {
         let fetch = async || {
             let all = told(projects::all(&self.client).await)?;
             let named = listed(self.config.projects.as_ref());
-            projects::by_region(&all, named)
-                .map_err(|(field, why)| ComputeError::Configuration(format!("`{field}`: {why}")))
+            let (by_region, problem) = projects::by_region(&all, named);
+            if let Some((field, problem)) = problem {
+                // It was right when it was configured: what is in other regions goes on.
+                tracing::warn!(field, problem, "a region of Nebius is not used");
+            }
+            Ok(Projects { all, by_region })
         };
         self.projects.get(fetch).await
     }
@@ -175,6 +188,7 @@ impl Nebius {
     async fn regions(&self) -> Result<Vec<String>, ComputeError> {
         let projects = self.projects().await?;
         let used = projects
+            .by_region
             .iter()
             .filter(|(region, project)| project.is_some() && self.is_used(region));
         Ok(used.map(|(region, _)| region.clone()).collect())
@@ -182,7 +196,7 @@ impl Nebius {
 
     async fn project(&self, region: &str) -> Result<String, ComputeError> {
         let projects = self.projects().await?;
-        let project = projects.get(region).cloned().flatten();
+        let project = projects.by_region.get(region).cloned().flatten();
         project.ok_or_else(|| {
             ComputeError::Configuration(format!(
                 "there is no project in {region}, or several: name one in `projects`"
@@ -190,8 +204,27 @@ impl Nebius {
         })
     }
 
-    async fn subnet(&self, region: &str, project: &str) -> Result<String, ComputeError> {
-        let known = self.lock().get(region).cloned();
+    /// The project that was noted, or else the one that is used now, which is noted.
+    async fn note_project(&self, region: &str, call: &Call<'_>) -> Result<String, ComputeError> {
+        if let Some(noted) = call.made(PROJECT)? {
+            return Ok(noted);
+        }
+        let project = self.project(region).await.map_err(not_asked)?;
+        let ask = async || Ok(project.clone());
+        let find = async || Ok(Some(project.clone()));
+        call.make(PROJECT, LISTED_WITHIN, ask, find).await
+    }
+
+    /// The project in which pieces were asked for. Earlier builds did not note it.
+    async fn noted_project(&self, region: &str, call: &Call<'_>) -> Result<String, ComputeError> {
+        match call.made(PROJECT)? {
+            Some(noted) => Ok(noted),
+            None => self.project(region).await,
+        }
+    }
+
+    async fn subnet(&self, project: &str) -> Result<String, ComputeError> {
+        let known = self.lock().get(project).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
@@ -201,12 +234,12 @@ impl Nebius {
         let id = found.map(|subnet| subnet.id).ok_or_else(|| {
             ComputeError::Configuration(format!("the project {project} has no subnet {SUBNET}"))
         })?;
-        self.lock().insert(region.to_owned(), id.clone());
+        self.lock().insert(project.to_owned(), id.clone());
         Ok(id)
     }
 
-    fn forget_subnet(&self, region: &str) {
-        self.lock().remove(region);
+    fn forget_subnet(&self, project: &str) {
+        self.lock().remove(project);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {

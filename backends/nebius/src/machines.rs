@@ -1,5 +1,6 @@
 //! The life of a machine: its boot disk first, then for spot machines what it may cost, then the machine.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -63,12 +64,16 @@ impl Lifecycle<Machine> for Nebius {
         want: &MachineRequest,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        let disk = self.ensure_disk(want, call).await?;
         let is_asked = call.made::<Begun>(MACHINE)?.is_some();
+        let prepared = match is_asked {
+            true => Prepared::default(),
+            false => self.prepare(want, call).await?,
+        };
+        let disk = self.ensure_disk(want, &prepared, call).await?;
         if !is_asked && !self.is_there(Kind::Disk, &disk, call).await? {
             return Ok(underway("the disk is made", PIECE_INTERVAL));
         }
-        let policy = self.ensure_policy(want, call).await?;
+        let policy = self.ensure_policy(want, &prepared, call).await?;
         if let Some(policy) = &policy
             && !is_asked
             && !self.is_there(Kind::PricingPolicy, policy, call).await?
@@ -76,7 +81,10 @@ impl Lifecycle<Machine> for Nebius {
             return Ok(underway("the pricing policy is made", PIECE_INTERVAL));
         }
         let policy = policy.map(|policy| policy.made.id);
-        let ask = async || self.start(want, &disk.made.id, policy.as_deref(), call).await;
+        let ask = async || {
+            self.start(want, &prepared, &disk.made.id, policy.as_deref(), call)
+                .await
+        };
         let find = || self.find(Kind::Instance, want, call);
         let begun: Begun = call.make(MACHINE, LISTED_WITHIN, ask, find).await?;
         let Some(instance) = self
@@ -84,6 +92,8 @@ impl Lifecycle<Machine> for Nebius {
             .get::<Instance>(Kind::Instance, &begun.made.id)
             .await?
         else {
+            // One that failed may be removed by Nebius: its operation tells why.
+            self.is_over(Kind::Instance, &begun).await?;
             return match begun.made.is_new(call) {
                 true => Ok(underway("the machine is listed", STARTS_INTERVAL)),
                 false => Err(ComputeError::Broken(
@@ -156,8 +166,40 @@ impl Lifecycle<Machine> for Nebius {
     }
 }
 
+/// What has to be known before anything is asked for.
+#[derive(Debug, Default)]
+struct Prepared {
+    project: String,
+    subnet: String,
+    cluster: Option<String>,
+}
+
 impl Nebius {
-    async fn ensure_disk(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Begun, ComputeError> {
+    /// Before what is noted, as whatever fails here was certainly not asked for: a token too.
+    async fn prepare(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Prepared, ComputeError> {
+        self.client.prepare().await.map_err(not_asked)?;
+        let project = self.note_project(&want.offer.region, call).await?;
+        let subnet = self.subnet(&project).await.map_err(not_asked)?;
+        let cluster = match &want.placement_group {
+            Some(group) => self
+                .cluster_for(&want.offer, &project, group)
+                .await
+                .map_err(not_asked)?,
+            None => None,
+        };
+        Ok(Prepared {
+            project,
+            subnet,
+            cluster,
+        })
+    }
+
+    async fn ensure_disk(
+        &self,
+        want: &MachineRequest,
+        prepared: &Prepared,
+        call: &Call<'_>,
+    ) -> Result<Begun, ComputeError> {
         let spec = DiskSpec {
             size_mebibytes: Some(want.offer.instance.resources.disk.size_mib),
             kind: NETWORK_SSD,
@@ -165,7 +207,7 @@ impl Nebius {
                 image_family: IMAGE_FAMILY.to_owned(),
             }),
         };
-        let ask = async || self.make(Kind::Disk, want, &spec, call).await;
+        let ask = async || self.make(Kind::Disk, want, prepared, &spec, call).await;
         let find = || self.find(Kind::Disk, want, call);
         call.make(DISK, LISTED_WITHIN, ask, find).await
     }
@@ -174,6 +216,7 @@ impl Nebius {
     async fn ensure_policy(
         &self,
         want: &MachineRequest,
+        prepared: &Prepared,
         call: &Call<'_>,
     ) -> Result<Option<Begun>, ComputeError> {
         let Some(max_price) = sent_price_cap(&want.offer) else {
@@ -190,7 +233,7 @@ impl Nebius {
                 max_price_v1: Some(MaxPrice { max_price }),
             }),
         };
-        let ask = async || self.make(Kind::PricingPolicy, want, &spec, call).await;
+        let ask = async || self.make(Kind::PricingPolicy, want, prepared, &spec, call).await;
         let find = || self.find(Kind::PricingPolicy, want, call);
         call.make(POLICY, LISTED_WITHIN, ask, find).await.map(Some)
     }
@@ -198,21 +241,12 @@ impl Nebius {
     async fn start(
         &self,
         want: &MachineRequest,
+        prepared: &Prepared,
         disk: &str,
         policy: Option<&str>,
         call: &Call<'_>,
     ) -> Result<Begun, ComputeError> {
         let (platform, preset) = type_of(want)?;
-        let region = &*want.offer.region;
-        let project = self.project(region).await.map_err(not_asked)?;
-        let cluster = match &want.placement_group {
-            Some(group) => self
-                .cluster_for(&want.offer, &project, group)
-                .await
-                .map_err(not_asked)?,
-            None => None,
-        };
-        let subnet = self.subnet(region, &project).await.map_err(not_asked)?;
         let is_spot = want.offer.instance.resources.spot;
         let by_id = |id: &str| ById { id: id.to_owned() };
         let spec = InstanceSpec {
@@ -220,9 +254,9 @@ impl Nebius {
                 platform: platform.to_owned(),
                 preset: Some(preset.to_owned()),
             }),
-            gpu_cluster: cluster.map(|id| ById { id }),
+            gpu_cluster: prepared.cluster.as_deref().map(by_id),
             network_interfaces: vec![NewInterface {
-                subnet_id: subnet,
+                subnet_id: prepared.subnet.clone(),
                 name: "dstack-default-interface".to_owned(),
                 ip_address: Some(Empty {}),
                 public_ip_address: Some(NewAddress { is_static: true }),
@@ -237,10 +271,10 @@ impl Nebius {
             follows_spot_price: (is_spot && policy.is_none()).then_some(Empty {}),
             spot_pricing_policy: policy.map(by_id),
         };
-        let made = self.make(Kind::Instance, want, &spec, call).await;
+        let made = self.make(Kind::Instance, want, prepared, &spec, call).await;
         if matches!(made, Err(ComputeError::Refused(_))) {
             // Somebody may have removed it.
-            self.forget_subnet(region);
+            self.forget_subnet(&prepared.project);
         }
         made
     }
@@ -249,14 +283,14 @@ impl Nebius {
         &self,
         kind: Kind,
         want: &MachineRequest,
+        prepared: &Prepared,
         spec: &impl prost::Message,
         call: &Call<'_>,
     ) -> Result<Begun, ComputeError> {
-        let project = self.project(&want.offer.region).await.map_err(not_asked)?;
         let labels = labels(&want.marks, &want.owner, self.config.tags.as_ref());
         let name = want.marks.name(NAME_LENGTH);
         self.client
-            .create(kind, &project, &name, labels, spec, call)
+            .create(kind, &prepared.project, &name, labels, spec, call)
             .await
     }
 
@@ -271,7 +305,10 @@ impl Nebius {
             .await
     }
 
-    /// The cluster of a placement group; `None`: it has none.
+    /// The cluster of a placement group; `None`: machines without InfiniBand need none.
+    ///
+    /// # Errors
+    /// The machine does not fit into it, or there should be one.
     async fn cluster_for(
         &self,
         offer: &InstanceOfferWithAvailability,
@@ -281,7 +318,13 @@ impl Nebius {
         let cluster: Option<Cluster> = self.client.named(Kind::Cluster, project, group).await?;
         let Some((Some(metadata), Some(spec))) = cluster.map(|cluster| (cluster.metadata, cluster.spec))
         else {
-            return Ok(None);
+            // The group is there only since its cluster is known by this name.
+            return match self.fabrics(&offer.instance.name, &offer.region).is_empty() {
+                true => Ok(None),
+                false => Err(ComputeError::Refused(format!(
+                    "the placement group {group} has no GPU cluster: it was removed, or the group's first machine has no InfiniBand"
+                ))),
+            };
         };
         let fabric = &spec.infiniband_fabric;
         match fabrics_of(&offer.backend_data).any(|of_offer| of_offer == fabric) {
@@ -329,22 +372,36 @@ impl Nebius {
         }
     }
 
+    /// Another part of them each time.
+    fn next_to_ask<'k>(&self, region: &str, missing: &[&'k str]) -> Vec<&'k str> {
+        let mut asked_from = self.asked_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = asked_from.entry(region.to_owned()).or_default();
+        let count = missing.len().min(MOST_ASKED);
+        let start = from.checked_rem(missing.len()).unwrap_or(0);
+        *from = start + count;
+        missing.iter().cycle().skip(start).take(count).copied().collect()
+    }
+
     async fn signs_in(
         &self,
         region: &str,
         machines: &[&Known<Machine>],
     ) -> Result<Vec<Sign<()>>, ComputeError> {
-        let project = self.project(region).await?;
-        let listed: Vec<Instance> = told(self.client.list(Kind::Instance, &project).await)?;
+        let listed: Vec<Instance> = match self.project(region).await {
+            Ok(project) => told(self.client.list(Kind::Instance, &project).await)?,
+            // None is used there any more: they are all asked for by their ids.
+            Err(ComputeError::Configuration(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
         let is_it =
             |instance: &Instance, id: &str| instance.metadata.as_ref().is_some_and(|own| own.id == id);
         let missing: Vec<&str> = machines
             .iter()
             .map(|known| id_of(known))
             .filter(|id| !listed.iter().any(|instance| is_it(instance, id)))
-            .take(MOST_ASKED)
             .collect();
-        // What is new may not be listed yet, and while others end, a page may begin one entry later.
+        // What is new may not be listed yet, while others end a page may begin one entry later, and projects may have been changed.
+        let missing = self.next_to_ask(region, &missing);
         let asked = join_all(
             missing
                 .iter()

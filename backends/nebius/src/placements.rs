@@ -1,6 +1,8 @@
 //! The life of a GPU cluster, which is what Nebius has for placement groups: machines in one reach each other by InfiniBand. Machines
 //! without InfiniBand need none.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use dstack_backend::not_asked;
 use dstack_compute::{
@@ -27,21 +29,21 @@ impl Lifecycle<Placement> for Nebius {
         want: &PlacementRequest,
         call: &Call<'_>,
     ) -> Result<Step<PlacementGroupProvisioningData>, ComputeError> {
-        let mut fabrics = known_fabrics(&self.kind.env.catalog, Some((&want.instance_type, &want.region)));
-        if let Some(configured) = &self.config.fabrics {
-            fabrics.retain(|fabric| configured.contains(fabric));
-        }
+        let fabrics = self.fabrics(&want.instance_type, &want.region);
         if fabrics.is_empty() {
             return Ok(Step::Ready(data(&Value::Null)));
         }
         let name = placement_name(&want.marks);
+        if call.made::<Begun>(CLUSTER)?.is_none() {
+            self.client.prepare().await.map_err(not_asked)?;
+        }
+        let project = self.note_project(&want.region, call).await?;
         let create = async || {
             let at = self.kind.env.random.below(fabrics.len() as u64);
             let fabric = fabrics.iter().nth(usize::try_from(at).unwrap_or(0));
             let spec = ClusterSpec {
                 infiniband_fabric: fabric.cloned().unwrap_or_default(),
             };
-            let project = self.project(&want.region).await.map_err(not_asked)?;
             let labels = labels(&want.marks, &want.owner, self.config.tags.as_ref());
             self.client
                 .create(Kind::Cluster, &project, &name, labels, &spec, call)
@@ -50,7 +52,8 @@ impl Lifecycle<Placement> for Nebius {
         let find = || self.find_named(Kind::Cluster, &want.region, &name, &want.marks, call);
         let begun: Begun = call.make(CLUSTER, LISTED_WITHIN, create, find).await?;
         self.is_over(Kind::Cluster, &begun).await?;
-        let cluster: Option<Cluster> = self.client.get(Kind::Cluster, &begun.made.id).await?;
+        // By name, by which its machines look for it.
+        let cluster: Option<Cluster> = self.client.named(Kind::Cluster, &project, &name).await?;
         match cluster.and_then(|cluster| cluster.spec) {
             Some(spec) => {
                 let cluster = json!({"id": begun.made.id, "fabric": spec.infiniband_fabric});
@@ -76,6 +79,17 @@ impl Lifecycle<Placement> for Nebius {
         let find = || self.find_named(Kind::Cluster, &known.site, &name, &known.marks, call);
         let noted = known.place.as_ref().and_then(cluster_of).map(Begun::long_ago);
         call.unmake(CLUSTER, noted, LISTED_WITHIN, find, delete).await
+    }
+}
+
+impl Nebius {
+    /// In which a group is whose first machine is of this type; none: it needs no cluster.
+    pub(crate) fn fabrics(&self, instance_type: &str, region: &str) -> BTreeSet<String> {
+        let mut fabrics = known_fabrics(&self.kind.env.catalog, Some((instance_type, region)));
+        if let Some(configured) = &self.config.fabrics {
+            fabrics.retain(|fabric| configured.contains(fabric));
+        }
+        fabrics
     }
 }
 

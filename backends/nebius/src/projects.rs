@@ -12,13 +12,20 @@ const DEFAULT: &str = "default";
 /// A project of the tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Project {
-    id: String,
+    pub(crate) id: String,
     name: String,
-    region: String,
+    pub(crate) region: String,
 }
 
 /// The project of each region; `None`: there are several, and none is named.
 pub(crate) type ByRegion = BTreeMap<String, Option<String>>;
+
+/// All that may be seen, and those that are used.
+#[derive(Debug)]
+pub(crate) struct Projects {
+    pub(crate) all: Vec<Project>,
+    pub(crate) by_region: ByRegion,
+}
 
 /// The field of a configuration that is wrong, and what is wrong with it.
 pub(crate) type Wrong = (&'static str, String);
@@ -54,21 +61,26 @@ pub(crate) async fn all(client: &Client) -> Result<Vec<Project>, Error> {
     Ok(projects.into_iter().filter_map(read).collect())
 }
 
-/// Of those that are named, or else the only one of a region, or the only one that Nebius has made there.
-pub(crate) fn by_region(all: &[Project], named: &[String]) -> Result<ByRegion, Wrong> {
-    let mut chosen = ByRegion::new();
+/// Of those that are named, or else the only one of a region, or the only one that Nebius has made there; and what is wrong with those
+/// that are named, which leaves only their regions without one.
+pub(crate) fn by_region(all: &[Project], named: &[String]) -> (ByRegion, Option<Wrong>) {
+    let (mut chosen, mut wrong) = (ByRegion::new(), None);
     for id in named {
-        let project = all.iter().find(|project| project.id == *id);
-        let project = project.ok_or_else(|| ("projects", format!("the tenant has no project {id}")))?;
-        let before = chosen.insert(project.region.clone(), Some(id.clone()));
-        if let Some(Some(before)) = before.filter(|before| before.as_ref() != Some(id)) {
-            let region = &project.region;
+        let Some(project) = all.iter().find(|project| project.id == *id) else {
+            wrong = Some(("projects", format!("the tenant has no project {id}")));
+            continue;
+        };
+        let region = &project.region;
+        let before = chosen.insert(region.clone(), Some(id.clone()));
+        if let Some(before) = before.filter(|before| before.as_ref() != Some(id)) {
+            let before = before.unwrap_or_else(|| "another one".to_owned());
             let why = format!("{before} and {id} are both in {region}: name one project of a region");
-            return Err(("projects", why));
+            wrong = Some(("projects", why));
+            chosen.insert(region.clone(), None);
         }
     }
     if !named.is_empty() {
-        return Ok(chosen);
+        return (chosen, wrong);
     }
     let mut of_region: BTreeMap<&str, Vec<&Project>> = BTreeMap::new();
     for project in all {
@@ -84,7 +96,7 @@ pub(crate) fn by_region(all: &[Project], named: &[String]) -> Result<ByRegion, W
         };
         chosen.insert(region.to_owned(), only);
     }
-    Ok(chosen)
+    (chosen, wrong)
 }
 
 /// Whether those of the regions that are wanted (none: of all) are known.
@@ -128,7 +140,8 @@ mod tests {
         ];
         let names = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let of = |ids: &[&str]| by_region(&all, &names(ids));
-        let chosen = of(&[]).unwrap();
+        let (chosen, wrong) = of(&[]);
+        assert_eq!(wrong, None);
         let told: Vec<_> = chosen
             .iter()
             .map(|(region, id)| (&**region, id.as_deref()))
@@ -147,12 +160,20 @@ mod tests {
         assert_eq!(fields(&["us-central1"]), "regions");
         assert_eq!(fields(&["nowhere"]), "regions");
 
-        let chosen = of(&["p2", "p5"]).unwrap();
+        let (chosen, wrong) = of(&["p2", "p5"]);
+        assert_eq!(wrong, None);
         assert_eq!(chosen.len(), 2);
         assert_eq!(chosen["eu-north1"].as_deref(), Some("p2"));
         assert_eq!(check(&chosen, &all, &[]), Ok(()));
-        assert_eq!(of(&["p1", "p2"]).unwrap_err().0, "projects");
-        assert_eq!(of(&["p9"]).unwrap_err().0, "projects");
-        assert!(of(&["p1", "p1"]).is_ok());
+        assert_eq!(of(&["p1", "p1"]).1, None);
+        // The others are still used.
+        let (chosen, wrong) = of(&["p9", "p3"]);
+        assert_eq!(wrong.unwrap().0, "projects");
+        assert_eq!(chosen, [("eu-west1".to_owned(), Some("p3".to_owned()))].into());
+        let (chosen, wrong) = of(&["p1", "p2", "p3"]);
+        assert_eq!(wrong.unwrap().0, "projects");
+        assert_eq!(chosen["eu-north1"], None);
+        assert_eq!(chosen["eu-west1"].as_deref(), Some("p3"));
+        assert_eq!(of(&["p9"]).0, ByRegion::new());
     }
 }

@@ -30,6 +30,9 @@ const AUDIENCE: &str = "token-service.iam.new.nebiuscloud.net";
 /// How long the JWT is good for, in seconds.
 const JWT_LIFETIME: i64 = 60;
 
+/// How long the exchange may take: all calls wait for it.
+const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
+
 /// A token that ends sooner is not used any more.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -94,7 +97,14 @@ pub(crate) struct Tokens {
     api: ApiClient,
     clock: SharedClock,
     account: Account,
-    last: Mutex<Option<Token>>,
+    last: Mutex<Last>,
+}
+
+/// What came of the last exchange.
+#[derive(Debug, Default)]
+struct Last {
+    token: Option<Token>,
+    failure: Option<(Time, Error)>,
 }
 
 #[derive(Debug, Clone)]
@@ -115,20 +125,32 @@ impl Tokens {
 
     /// A token, another one than `refused`.
     pub(crate) async fn get(&self, refused: Option<&Credential>) -> Result<Credential, Error> {
+        let asked_at = self.clock.now();
         let mut last = self.last.lock().await;
         let now = self.clock.now();
-        match &*last {
-            Some(token) if now + MARGIN < token.ends && Some(&token.text) != refused => {
-                Ok(token.text.clone())
-            }
-            _ => {
-                let (text, lifetime) = self.fetch(now).await.map_err(not_asked)?;
+        let is_good = |token: &&Token| now + MARGIN < token.ends && Some(&token.text) != refused;
+        if let Some(token) = last.token.as_ref().filter(is_good) {
+            return Ok(token.text.clone());
+        }
+        // Those who waited for an exchange that failed would each wait as long again.
+        if let Some((at, error)) = &last.failure
+            && *at > asked_at
+        {
+            return Err(error.clone());
+        }
+        let fetched = tokio::time::timeout(EXCHANGE_LIMIT, self.fetch(now)).await;
+        match fetched.unwrap_or_else(|_| Err(late())).map_err(not_asked) {
+            Ok((text, lifetime)) => {
                 let ends = now + lifetime;
-                *last = Some(Token {
+                last.token = Some(Token {
                     text: text.clone(),
                     ends,
                 });
                 Ok(text)
+            }
+            Err(error) => {
+                last.failure = Some((self.clock.now(), error.clone()));
+                Err(error)
             }
         }
     }
@@ -150,6 +172,13 @@ impl Tokens {
         let lifetime = Duration::from_secs(u64::try_from(told.expires_in).unwrap_or(0));
         Ok((Credential::new(told.access_token), lifetime))
     }
+}
+
+fn late() -> Error {
+    Error::Http(ApiError::NotSent {
+        api: "Nebius".to_owned(),
+        details: format!("no answer within {} s", EXCHANGE_LIMIT.as_secs()),
+    })
 }
 
 /// Without a token, what was to be asked was certainly not. What is refused is the key.

@@ -7,9 +7,8 @@ import json, os
 path = "/etc/docker/daemon.json"
 config = json.load(open(path)) if os.path.exists(path) else {}
 config.setdefault("runtimes", {}).setdefault("nvidia", {"args": [], "path": "nvidia-container-runtime"})
-options = config.setdefault("exec-opts", [])
-if not any("native.cgroupdriver" in option for option in options):
-    options.append("native.cgroupdriver=cgroupfs")
+options = [option for option in config.get("exec-opts", []) if "native.cgroupdriver" not in option]
+config["exec-opts"] = options + ["native.cgroupdriver=cgroupfs"]
 os.makedirs("/etc/docker", exist_ok=True)
 with open(path + ".new", "w") as file:
     json.dump(config, file)
@@ -49,13 +48,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("daemon.json");
         let script = SET_UP_DOCKER.replace("/etc/docker", folder.path().to_str().unwrap());
-        for _ in 0..2 {
+        let others = json!({"exec-opts": ["native.cgroupdriver=systemd"], "log-driver": "local"});
+        for before in [None, None, Some(others)] {
+            if let Some(before) = &before {
+                fs_err::write(&path, before.to_string()).unwrap();
+            }
             let run = Command::new("python3").args(["-c", &script]).output().unwrap();
             assert!(run.status.success(), "{run:?}");
             let text = fs_err::read_to_string(&path).unwrap();
             let config: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(config["exec-opts"], json!(["native.cgroupdriver=cgroupfs"]));
             assert_eq!(config["runtimes"]["nvidia"]["path"], "nvidia-container-runtime");
+            assert_eq!(
+                config.get("log-driver"),
+                before.as_ref().map(|before| &before["log-driver"])
+            );
         }
     }
 }

@@ -1,19 +1,23 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, network_env, placement,
     reference_python, run, served,
 };
 use dstack_catalog::Catalog;
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Machine, OwnedKind, Placement, Sign, placement_name};
-use dstack_emulator_nebius::{ACCOUNT, KEY, KEY_ID, NORTH, Nebius, RESEARCH, Refusal, Times, WEST};
+use dstack_compute::{
+    Call, ComputeError, ConfigureError, Journal, Machine, OwnedKind, Placement, Removal, Sign, placement_name,
+};
+use dstack_emulator_nebius::{ACCOUNT, KEY, KEY_ID, NORTH, Nebius, OLD, RESEARCH, Refusal, Times, WEST};
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 const REGION: &str = "eu-north1";
@@ -244,6 +248,19 @@ async fn what_is_asked_for_is_what_the_offer_says() {
             machine["spec"]["resources"],
             json!({"platform": platform, "preset": preset})
         );
+        // Another subnet is listed first.
+        assert_eq!(
+            machine["spec"]["network_interfaces"],
+            json!([{"subnet_id": format!("vpcsubnet-{RESEARCH}"), "name": "dstack-default-interface", "ip_address": {},
+                "public_ip_address": {"static": true}}])
+        );
+        let user_data = machine["spec"]["cloud_init_user_data"].as_str().unwrap();
+        let user_data = user_data.strip_prefix("#cloud-config\n").unwrap();
+        let user_data: Value = serde_json::from_str(user_data).unwrap();
+        assert_eq!(
+            user_data["ssh_authorized_keys"],
+            json!(subject.want.authorized_keys)
+        );
         assert_eq!(machine["spec"]["preemptible"].is_object(), spot, "{name}");
         assert_eq!(
             machine["spec"]["spot_pricing_policy"].is_object(),
@@ -372,6 +389,208 @@ async fn refusals_are_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_have_been_carried_out_is_not_refused_by_a_later_answer() {
+    let of = |code: i32| Refusal::new(code, "not now", Value::Null);
+    for (answers, is_unclear) in [
+        // The same key: it is made once.
+        (vec![(of(14), true)], false),
+        (vec![(of(14), false), (of(14), true)], false),
+        (vec![(of(14), true), (Refusal::quota(), false)], true),
+        (vec![(of(14), true), (of(8), false)], true),
+        (vec![(of(14), true), (of(16), false)], true),
+        (vec![(of(14), false), (of(3), false)], true),
+        (vec![(of(16), false)], false),
+        (vec![(of(13), true)], true),
+        (vec![(of(4), true)], true),
+        (vec![(of(4), false)], true),
+    ] {
+        let case = format!("{answers:?}");
+        let (emulator, cloud) = emulated();
+        emulator.refuse_next(answers);
+        let (subject, driver) = (machine(&cloud).await, Driver::new(&cloud));
+        let place = driver
+            .make(&subject)
+            .await
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(emulator.ledger().count(), 2, "{case}");
+        let errors = driver.errors.lock().unwrap().clone();
+        assert_eq!(!errors.is_empty(), is_unclear, "{case}: {errors:?}");
+        assert!(
+            errors.iter().all(|error| error.contains("Unclear")),
+            "{case}: {errors:?}"
+        );
+        driver.remove(&subject.known(Some(place)), &subject).await;
+        assert_eq!(emulator.ledger().alive(), [], "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_a_machine_came_to_nothing_is_told_though_it_is_removed() {
+    let (emulator, cloud) = emulated();
+    emulator.sell_out(true);
+    emulator.remove_failed();
+    let error = Driver::new(&cloud)
+        .make(&machine(&cloud).await)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// All wait for one token, and nothing is taken for asked for.
+#[tokio::test(start_paused = true)]
+async fn a_token_service_that_hangs_holds_nobody_up_for_long() {
+    let (emulator, cloud) = emulated();
+    let mut subjects = Vec::new();
+    for _ in 0..20 {
+        subjects.push(machine(&cloud).await);
+    }
+    let backend = cloud.open();
+    cloud
+        .faults()
+        .from(1, 6, Fault::SlowAnswer(Duration::from_secs(100)));
+    let made = subjects.iter().map(|subject| {
+        let driver = Driver::with_backend(&cloud, backend.clone());
+        async move {
+            let made = tokio::time::timeout(Duration::from_secs(90), driver.make(subject)).await;
+            made.unwrap().unwrap();
+            driver.errors.into_inner().unwrap()
+        }
+    });
+    for errors in join_all(made).await {
+        assert!(
+            errors.iter().all(|error| error.contains("Unreachable")),
+            "{errors:?}"
+        );
+    }
+    assert_eq!(emulator.ledger().count(), 40);
+}
+
+#[derive(Default)]
+struct Notes(Mutex<Value>);
+
+#[async_trait]
+impl Journal for Notes {
+    async fn keep(&self, notes: &Value) -> Result<(), String> {
+        *self.0.lock().unwrap() = notes.clone();
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_is_looked_for_where_it_was_begun() {
+    let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
+    let (subject, notes) = (machine_in(&mut cloud, REGION).await, Notes::default());
+    let backend = cloud.open();
+    // A disk is asked for after a token, two lists of projects and of subnets each, and the tenant.
+    cloud.faults().from(7, 3, Fault::AnswerLost);
+    let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
+    let error = backend
+        .machines()
+        .unwrap()
+        .ensure(&subject.want, &call)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Unclear(_)), "{error:?}");
+    assert_eq!(emulator.ledger().alive().len(), 1);
+
+    cloud.config["projects"] = json!([NORTH]);
+    let backend = cloud.open();
+    loop {
+        let noted = notes.0.lock().unwrap().clone();
+        let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
+        let known = subject.known(None);
+        match backend.machines().unwrap().remove(&known, &call).await.unwrap() {
+            Removal::Gone => break,
+            Removal::Underway { again } => tokio::time::sleep(again).await,
+        }
+    }
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_in_projects_that_are_not_used_any_more_are_looked_after() {
+    let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
+    let mut known = Vec::new();
+    for _ in 0..25 {
+        let subject = machine_in(&mut cloud, REGION).await;
+        let place = Driver::new(&cloud).make(&subject).await.unwrap();
+        known.push(subject.known(Some(place)));
+    }
+    for named in [NORTH, WEST] {
+        cloud.config["projects"] = json!([named]);
+        let backend = cloud.open();
+        let machines = backend.machines().unwrap();
+        let [first, second] = [
+            machines.look(&known).await.unwrap(),
+            machines.look(&known).await.unwrap(),
+        ];
+        let told = |signs: &[Option<Sign<_>>]| signs.iter().flatten().count();
+        assert_eq!((told(&first), told(&second)), (20, 20), "{named}");
+        for signs in first.iter().zip(&second) {
+            assert!(
+                matches!(signs, (Some(Sign::Well), _) | (_, Some(Sign::Well))),
+                "{named} {signs:?}"
+            );
+        }
+        assert_eq!(backend.inventory().await.unwrap().len(), 50, "{named}");
+    }
+    emulator.lose_all();
+    let backend = cloud.open();
+    let signs = backend.machines().unwrap().look(&known).await.unwrap();
+    assert!(signs.iter().flatten().all(|sign| matches!(sign, Sign::Lost(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_that_is_gone_takes_none_but_its_own_region_away() {
+    let (emulator, cloud) = emulated_with(&json!({"projects": [NORTH, WEST]}));
+    emulator.hide(WEST);
+    let all = offers_of(&cloud, None).await;
+    assert!(!all.is_empty() && all.iter().all(|offer| &*offer.region == REGION));
+    checks::whole_life(&cloud, &machine(&cloud).await).await;
+    let given = BackendConfig::read(&cloud.config).unwrap();
+    let error = cloud.kind.configure("main", &given).await.unwrap_err();
+    assert!(format!("{error:?}").contains("projects"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_with_infiniband_are_in_a_cluster_or_not_at_all() {
+    let (emulator, cloud) = emulated();
+    let (group, driver) = (placement(&cloud, REGION, H100), Driver::new(&cloud));
+    driver.make(&group).await.unwrap();
+    // Somebody removes it.
+    let backend = cloud.open();
+    let left = backend.inventory().await.unwrap();
+    while backend.remove_owned(&left[0]).await != Ok(Removal::Gone) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let mut subject = machine_of(&cloud, H100, REGION, false).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Refused(text) if text.contains("no GPU cluster")),
+        "{error:?}"
+    );
+    assert_eq!(emulator.ledger().count(), 1, "not even a disk was made");
+}
+
+#[tokio::test(start_paused = true)]
+async fn b200s_are_in_clusters_too() {
+    const B200: &str = "gpu-b200-sxm 8gpu-160vcpu-1792gb";
+    const CENTRAL: &str = "us-central1";
+    let (emulator, cloud) = emulated();
+    emulator.restore();
+    let group = placement(&cloud, CENTRAL, B200);
+    Driver::new(&cloud).make(&group).await.unwrap();
+    let mut subject = machine_of(&cloud, B200, CENTRAL, false).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
+    assert_eq!(asked["metadata"]["parent_id"], OLD);
+    assert!(asked["spec"]["gpu_cluster"]["id"].is_string());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_without_end_is_an_error() {
     let (emulator, cloud) = emulated();
     emulator.page_on_and_on();
@@ -393,7 +612,7 @@ async fn a_machine_that_is_being_made_is_ended_afterwards() {
 /// Projects, subnets and tokens are looked for before anything is asked for that costs money.
 #[tokio::test(start_paused = true)]
 async fn what_is_looked_for_in_vain_is_nothing_that_may_be_there() {
-    for nth in 1..4 {
+    for nth in 1..7 {
         let (_, cloud) = emulated();
         let subject = machine(&cloud).await;
         let driver = Driver::new(&cloud);

@@ -58,13 +58,22 @@ async fn serve(
             answer.body(Body::new(body)).unwrap()
         }
         Err(refusal) => {
-            let mut answer = Response::builder()
-                .header("content-type", "application/grpc")
-                .header("grpc-status", refusal.code)
-                .header("grpc-message", percent_encoded(&refusal.message));
+            let text = |text: &str| HeaderValue::from_str(text).unwrap();
+            let mut status = HeaderMap::new();
+            status.insert("grpc-status", refusal.code.into());
+            status.insert("grpc-message", text(&percent_encoded(&refusal.message)));
             if refusal.service != Value::Null {
-                let status = encode("Status", &refusal.to_status());
-                answer = answer.header("grpc-status-details-bin", BASE64_STANDARD_NO_PAD.encode(status));
+                let details = encode("Status", &refusal.to_status());
+                let details = BASE64_STANDARD_NO_PAD.encode(details);
+                status.insert("grpc-status-details-bin", text(&details));
+            }
+            let mut answer = Response::builder().header("content-type", "application/grpc");
+            if refusal.is_trailing {
+                let frames = stream::iter([Ok::<_, Infallible>(Frame::trailers(status))]);
+                return answer.body(Body::new(StreamBody::new(frames))).unwrap();
+            }
+            if let Some(headers) = answer.headers_mut() {
+                headers.extend(status);
             }
             answer.body(Body::empty()).unwrap()
         }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{Cloud, Kind, Refusal, Thing, bad, in_use, missing, region_of, subnet_id, text};
+use crate::{Cloud, Kind, Refusal, Thing, bad, in_use, missing, region_of, subnets, text};
 
 /// Platforms: name, regions, and whether it has GPUs.
 const PLATFORMS: &[(&str, &[&str], bool)] = &[
@@ -11,6 +11,9 @@ const PLATFORMS: &[(&str, &[&str], bool)] = &[
     ("cpu-d3", &["eu-north1", "eu-west1"], false),
     ("gpu-h100-sxm", &["eu-north1"], true),
     ("gpu-h200-sxm", &["eu-north1", "eu-west1"], true),
+    ("gpu-b200-sxm", &["us-central1"], true),
+    ("gpu-b200-sxm-a", &["me-west1"], true),
+    ("gpu-rtx6000", &["us-central1"], true),
     ("gpu-l40s-a", &["eu-north1"], true),
     ("gpu-l40s-d", &["eu-north1"], true),
 ];
@@ -23,6 +26,7 @@ const FABRICS: &[(&str, &str, &str)] = &[
     ("fabric-6", "gpu-h100-sxm", "eu-north1"),
     ("fabric-7", "gpu-h200-sxm", "eu-north1"),
     ("fabric-5", "gpu-h200-sxm", "eu-west1"),
+    ("us-central1-b", "gpu-b200-sxm", "us-central1"),
 ];
 
 const IMAGE_FAMILIES: &[&str] = &[
@@ -112,7 +116,7 @@ fn instance(
     }
     for interface in spec["network_interfaces"].as_array().into_iter().flatten() {
         let subnet = text(interface, "subnet_id");
-        if subnet != subnet_id(project) && !subnet.starts_with("vpcsubnet-e00") {
+        if !subnets(project).iter().any(|own| own["metadata"]["id"] == subnet) {
             return Err(missing(subnet));
         }
     }

@@ -13,7 +13,7 @@ mod codec;
 mod http;
 mod instances;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,16 +39,13 @@ pub const NORTH: &str = "project-e00north";
 pub const RESEARCH: &str = "project-e00research";
 /// That of another region.
 pub const WEST: &str = "project-e01west";
+/// One that is being removed.
+pub const OLD: &str = "project-u00old";
 
 /// Id, name, region, and whether it is there and not going.
 const PROJECTS: &[(&str, &str, &str, bool)] = &[
     (NORTH, "default-project-eu-north1", "eu-north1", true),
-    (
-        "project-u00old",
-        "default-project-us-central1",
-        "us-central1",
-        false,
-    ),
+    (OLD, "default-project-us-central1", "us-central1", false),
     (RESEARCH, "research", "eu-north1", true),
     (WEST, "west", "eu-west1", true),
 ];
@@ -103,6 +100,11 @@ struct Cloud {
     is_odd: bool,
     misses_one: bool,
     is_endless: bool,
+    /// What the next calls for machines are answered, and whether they are carried out all the same.
+    next: VecDeque<(Refusal, bool)>,
+    hidden: Option<&'static str>,
+    is_restored: bool,
+    removes_failed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +174,8 @@ struct Thing {
     listed_at: Instant,
     /// When it is gone.
     gone_at: Option<Instant>,
+    /// When the vendor itself has removed it, as it cannot be made.
+    removed_at: Option<Instant>,
     is_stopped: bool,
     /// It is never made, which is known when it should be ready.
     is_failed: bool,
@@ -179,7 +183,8 @@ struct Thing {
 
 impl Thing {
     fn is_there(&self) -> bool {
-        self.gone_at.is_none_or(|at| at > Instant::now())
+        let ends = [self.gone_at, self.removed_at];
+        ends.into_iter().flatten().all(|at| at > Instant::now())
     }
 
     fn is_listed(&self) -> bool {
@@ -242,6 +247,8 @@ pub struct Refusal {
     code: i32,
     message: String,
     service: Value,
+    /// It comes after an answer that has begun.
+    is_trailing: bool,
 }
 
 impl Refusal {
@@ -251,6 +258,7 @@ impl Refusal {
             code,
             message: message.to_owned(),
             service,
+            is_trailing: false,
         }
     }
 
@@ -321,6 +329,26 @@ impl Nebius {
     /// Machines that are asked for are refused so from now on.
     pub fn refuse(&self, refusal: Refusal) {
         self.lock().refuses = Some(refusal);
+    }
+
+    /// The next calls for machines are refused so, one after the other: with `true` they are carried out all the same.
+    pub fn refuse_next(&self, refusals: impl IntoIterator<Item = (Refusal, bool)>) {
+        self.lock().next.extend(refusals);
+    }
+
+    /// The service account sees this project no more.
+    pub fn hide(&self, project: &'static str) {
+        self.lock().hidden = Some(project);
+    }
+
+    /// The project that was being removed stays.
+    pub fn restore(&self) {
+        self.lock().is_restored = true;
+    }
+
+    /// Machines that cannot be made are removed, and not kept as failed ones.
+    pub fn remove_failed(&self) {
+        self.lock().removes_failed = true;
     }
 
     /// The service account may not look into this project any more.
@@ -433,6 +461,19 @@ impl Nebius {
 
     /// `key`: of idempotency.
     fn answer(&self, service: &str, method: &str, asked: &Value, key: Option<&str>) -> Answer {
+        let is_for_machine = Kind::of(service) == Some(Kind::Instance) && method == "Create";
+        let next = is_for_machine.then(|| self.lock().next.pop_front()).flatten();
+        if let Some((mut refusal, is_done)) = next {
+            if is_done {
+                self.carry_out(service, method, asked, key)?;
+                refusal.is_trailing = true;
+            }
+            return Err(refusal);
+        }
+        self.carry_out(service, method, asked, key)
+    }
+
+    fn carry_out(&self, service: &str, method: &str, asked: &Value, key: Option<&str>) -> Answer {
         if let Some(key) = key {
             let before = self.lock().answers.get(key).cloned();
             if let Some(before) = before {
@@ -456,8 +497,16 @@ impl Nebius {
                 } else {
                     old_project
                 };
+                let (hidden, is_restored) = {
+                    let state = self.lock();
+                    (state.hidden, state.is_restored)
+                };
+                let seen = PROJECTS.iter().filter(|(id, ..)| hidden != Some(*id));
+                let seen = seen.map(|&(id, name, region, is_there)| {
+                    project(&(id, name, region, is_there || is_restored))
+                });
                 match text(asked, "parent_id") {
-                    TENANT => self.page(asked, PROJECTS.iter().map(project).collect()),
+                    TENANT => self.page(asked, seen.collect()),
                     other => Err(missing(other)),
                 }
             }
@@ -575,6 +624,10 @@ impl Nebius {
         };
         state.made += 1;
         let number = state.made;
+        let done_at = match failure {
+            Some(_) => now + takes / 4,
+            None => now + takes,
+        };
         let thing = Thing {
             kind,
             id: format!("{}-e00{number}", kind.id()),
@@ -583,6 +636,7 @@ impl Nebius {
             ready_at: now + takes,
             listed_at: now + state.lag,
             gone_at: None,
+            removed_at: (failure.is_some() && state.removes_failed).then_some(done_at),
             is_stopped: false,
             is_failed: failure.is_some(),
         };
@@ -590,11 +644,7 @@ impl Nebius {
             id: format!("operation-e00{number}"),
             resource: thing.id.clone(),
             listed_at: thing.listed_at,
-            done_at: if failure.is_some() {
-                now + takes / 4
-            } else {
-                thing.ready_at
-            },
+            done_at,
             failure,
         };
         self.0.ledger.made(kind.ledger(), &thing.id, name);
