@@ -55,14 +55,22 @@ pub(crate) fn runpod() -> Part<Cloud> {
 
 pub(crate) fn vastai() -> Part<Cloud> {
     let (lab, ends) = Lab::for_ever()?;
-    let offer = json!({"id": 31_234_567, "ask_contract_id": 31_234_567, "machine_id": 178, "host_id": 2, "num_gpus": 1,
+    // What was rented just now is not offered for a while.
+    let offer = |id: i64| {
+        json!({"id": id, "ask_contract_id": id, "machine_id": id, "host_id": 2, "num_gpus": 1,
         "gpu_name": "RTX 4090", "gpu_ram": 24_564, "gpu_frac": 0.125, "cpu_cores": 128, "cpu_cores_effective": 16.0,
         "cpu_ram": 515_852, "disk_space": 812.4, "geolocation": "California, US", "dph_base": 0.302, "dph_total": 0.3141,
         "min_bid": null, "storage_cost": 0.15, "score": 241.7, "reliability2": 0.9961, "verification": "verified",
         "hosting_type": 0, "rentable": true, "rented": false, "inet_down": 812.3, "cuda_max_good": 12.8, "compute_cap": 890,
-        "direct_port_count": 249});
+        "direct_port_count": 249})
+    };
     let containers = Box::new(LabContainers::new(lab));
-    let emulator = VastAi::with_containers(VASTAI_KEY, vec![offer], Duration::from_millis(500), containers);
+    let emulator = VastAi::with_containers(
+        VASTAI_KEY,
+        vec![offer(31_234_567), offer(31_234_568)],
+        Duration::from_millis(500),
+        containers,
+    );
     let config = |key: &str| json!({"type": "vastai", "creds": {"type": "api_key", "api_key": key}});
     Ok(Cloud {
         name: "vastai",
