@@ -37,7 +37,7 @@ impl Lifecycle<GatewayMachine> for Aws {
             .iter()
             .map(|one| known_gateway_machine(one, BackendType::Aws))
             .collect();
-        let signs = Lifecycle::<Machine>::look(self, &known).await?;
+        let signs = self.look_at_instances(&known).await?;
         Ok(signs.into_iter().map(|sign| sign.map(gateway_sign)).collect())
     }
 

@@ -77,7 +77,13 @@ impl Lifecycle<Machine> for Aws {
         &self,
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        look_by_place(known, region_of, |region, known| self.signs_in(region, known)).await
+        let signs = self.look_at_instances(known).await?;
+        // Where jobs run, the agent is reached by its address as it was, as with dstack 0.22.5.
+        let as_it_was = |sign| match sign {
+            Sign::Moved(_) => Sign::Well,
+            other => other,
+        };
+        Ok(signs.into_iter().map(|sign| sign.map(as_it_was)).collect())
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
@@ -157,6 +163,14 @@ impl Aws {
             State::Over(error) => Err(error),
             State::Runs => self.reached(want, purpose, instance, call).await,
         }
+    }
+
+    /// How instances are, also where their addresses are others than before.
+    pub(crate) async fn look_at_instances(
+        &self,
+        known: &[Known<Machine>],
+    ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
+        look_by_place(known, region_of, |region, known| self.signs_in(region, known)).await
     }
 
     /// How instances of a region are.

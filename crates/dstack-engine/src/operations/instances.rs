@@ -369,7 +369,8 @@ impl OfOffers for InstanceSnapshot {
         offer: &Offer,
         cloud: &dyn Backend,
     ) -> Result<Ask, NotAsked> {
-        let group = match placement_groups::group_for(ctx, self, offer, cloud).await? {
+        let is_begun = !attempts.pieces().is_null();
+        let group = match placement_groups::group_for(ctx, self, offer, cloud, is_begun).await? {
             GroupForMachine::None => None,
             GroupForMachine::In(name) => Some(name),
             GroupForMachine::Chosen => return Err(NotAsked::Next),

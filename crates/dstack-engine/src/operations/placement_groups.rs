@@ -167,12 +167,14 @@ pub(super) enum GroupForMachine {
     Refused(ComputeError),
 }
 
-/// In which group a machine of an offer is made, which `cloud` makes.
+/// In which group a machine of an offer is made, which `cloud` makes. `is_begun`: something of it may be there, in the group that was
+/// chosen for it.
 pub(super) async fn group_for(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     offer: &Offer,
     cloud: &dyn Backend,
+    is_begun: bool,
 ) -> Result<GroupForMachine> {
     let can = cloud.capabilities().placement_groups && cloud.placements().is_some();
     let Some(fleet) = &snapshot.fleet else {
@@ -181,7 +183,7 @@ pub(super) async fn group_for(
     if !are_needed(&fleet.spec, offer, can) {
         return Ok(GroupForMachine::None);
     }
-    match chosen(ctx, snapshot, offer).await? {
+    match chosen(ctx, snapshot, offer, is_begun).await? {
         Some(known) => Ok(known),
         None => choose_group(ctx, snapshot, fleet, offer).await,
     }
@@ -192,6 +194,7 @@ async fn chosen(
     ctx: &Context,
     snapshot: &InstanceSnapshot,
     offer: &Offer,
+    is_begun: bool,
 ) -> Result<Option<GroupForMachine>> {
     let Some(id) = snapshot.instance.placement_group_id else {
         return Ok(None);
@@ -202,7 +205,8 @@ async fn chosen(
     };
     let own = &snapshot.instance;
     let others = instances.iter().filter(|row| is_other(row, own)).count();
-    let is_for_offer = is_there(&group.configuration, offer) && suits(&group.instance_type, others, offer);
+    let is_suited = is_begun || suits(&group.instance_type, others, offer);
+    let is_for_offer = is_there(&group.configuration, offer) && is_suited;
     Ok(match group.status() {
         PlacementGroupStatus::Active if is_for_offer => {
             Some(GroupForMachine::In(placement_name(&marks(ctx, &group))))

@@ -169,17 +169,22 @@ fn run(facts: &Facts, now: Time) -> Decision {
     match &facts.prepare {
         Progress::Intended(error) => Decision::Wait(Wait::indefinite(again(error.as_ref()))),
         Progress::Refused(error) if facts.is_lost => Decision::End(Some(error.clone())),
-        Progress::Refused(error) if facts.is_silent && facts.is_on_machine() => match facts.deadline {
-            Some(deadline) if deadline <= now => Decision::SetUp(Wait::indefinite(again(Some(error)))),
-            deadline => Decision::Wait(Wait::until(
-                deadline.unwrap_or(now + LOOK_INTERVAL),
-                again(Some(error)),
-            )),
-        },
-        Progress::None | Progress::Done if facts.is_outdated || facts.is_silent => {
+        Progress::Refused(error) if facts.is_silent && facts.is_on_machine() => {
+            after_a_pause(facts, again(Some(error)), now)
+        }
+        Progress::None | Progress::Done if facts.is_outdated => {
             Decision::SetUp(Wait::indefinite(again(None)))
         }
+        Progress::None | Progress::Done if facts.is_silent => after_a_pause(facts, again(None), now),
         _ => Decision::Wait(Wait::none().or_at(now + LOOK_INTERVAL)),
+    }
+}
+
+/// Sets up what is silent, and not in circles: it may answer and yet not be of use.
+fn after_a_pause(facts: &Facts, reason: WaitReason, now: Time) -> Decision {
+    match facts.deadline {
+        Some(deadline) if deadline <= now => Decision::SetUp(Wait::indefinite(reason)),
+        deadline => Decision::Wait(Wait::until(deadline.unwrap_or(now + LOOK_INTERVAL), reason)),
     }
 }
 
@@ -298,7 +303,14 @@ mod tests {
             is_silent: true,
             ..facts(Status::Running, Progress::Done)
         };
-        assert!(matches!(decide(&silent, NOW), Decision::SetUp(_)));
+        let Decision::Wait(wait) = decide(&silent, NOW) else {
+            panic!("it was set up just now, perhaps");
+        };
+        let later = Facts {
+            deadline: wait.deadline,
+            ..silent
+        };
+        assert!(matches!(decide(&later, NOW + LOOK_INTERVAL), Decision::SetUp(_)));
         let refused = Facts {
             prepare: refused(),
             ..outdated
