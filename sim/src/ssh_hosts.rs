@@ -160,6 +160,11 @@ impl SshHosts {
         build.clone_into(&mut self.lock().build);
     }
 
+    /// The machine at an address shows the first key of another one, as it is that one, and has moved.
+    pub fn is_the_one_of(&self, address: &str, first: &str) {
+        self.lock().keys.insert(address.to_owned(), first_key(first));
+    }
+
     /// The machine is installed anew: nothing of ours is there any more, and it has another host key.
     pub fn reinstall(&self, host: &str, key: &str) {
         let mut state = self.lock();
@@ -399,15 +404,15 @@ impl Hosts for SshHosts {
     }
 
     async fn greet_machine(&self, reach: &Reach) -> Result<Reach, HostError> {
-        let trouble = self.lock().gateway_trouble.get(&reach.host.host).cloned();
-        match trouble {
-            Some(error) => Err(error),
-            None => {
-                let mut seen = reach.clone();
-                seen.host.host_keys = vec![first_key("a machine")];
-                Ok(seen)
-            }
+        let name = &reach.host.host;
+        let state = self.lock();
+        if let Some(error) = state.gateway_trouble.get(name) {
+            return Err(error.clone());
         }
+        let mut seen = reach.clone();
+        let shown = state.keys.get(name).cloned();
+        seen.host.host_keys = vec![shown.unwrap_or_else(|| first_key(name))];
+        Ok(seen)
     }
 
     async fn prepare_gateway(&self, gateway: GatewayRef<'_>) -> Result<ReadyGateway, HostError> {
@@ -420,9 +425,9 @@ impl Hosts for SshHosts {
                 (build.unwrap_or_default().to_owned(), None)
             }
             GatewaySite::Machine { .. } => {
-                // It stays when the machine moves, and was seen before anything else.
-                if reach.host.host_keys != [first_key("a machine")] {
-                    return Err(HostError::Transient("another host key".to_owned()));
+                self.check_key(&name, reach)?;
+                if reach.host.host_keys.is_empty() {
+                    return Err(HostError::Refused("nobody knows its host key".to_owned()));
                 }
                 let seen = reach.clone();
                 (carried, Some(seen))

@@ -386,6 +386,7 @@ async fn a_machine_that_moves_is_followed_and_one_that_is_lost_is_replaced() {
     let replica = replicas(&world)[0].id;
     away("10.9.0.1", true);
     world.clouds.move_gateway("10.9.0.1", "10.9.0.77");
+    world.ssh_hosts.is_the_one_of("10.9.0.77", "10.9.0.1");
     world.services.gateway_is_silent(replica, true);
     let moved = |world: &World| addresses(world) == ["10.9.0.77"];
     world.until("it is followed", 10 * MINUTE, moved).await.unwrap();
@@ -404,6 +405,35 @@ async fn a_machine_that_moves_is_followed_and_one_that_is_lost_is_replaced() {
     deleted(&world, &engine, id).await;
     is_gone(&world, id, 5 * MINUTE).await;
     assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
+/// Whoever is at its address now is not given what the gateway has.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_shows_another_key_is_not_taken_for_the_one_that_was_made() {
+    let world = World::new(10, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &on_cloud(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Running, MINUTE).await;
+    let replica = replicas(&world)[0].id;
+    world.ssh_hosts.carry("build-2");
+    world.ssh_hosts.is_the_one_of("10.9.0.1", "somebody");
+    world.services.gateway_is_silent(replica, true);
+    let refuses = |world: &World| {
+        let reason = replicas(world)[0].waiting_for().map(ToString::to_string);
+        reason.is_some_and(|reason| reason.contains("the host key was"))
+    };
+    world.until("it is refused", 10 * MINUTE, refuses).await.unwrap();
+    world.pass(30 * MINUTE).await;
+    assert_eq!(world.ssh_hosts.gateways(), builds(&[("10.9.0.1", "build-1")]));
+    assert_eq!(
+        (status(&world, id), world.clouds.gateway_machines().len()),
+        (Some(GatewayStatus::Running), 1)
+    );
+
+    // It was only away.
+    world.ssh_hosts.is_the_one_of("10.9.0.1", "10.9.0.1");
+    let newer = |world: &World| world.ssh_hosts.gateways() == builds(&[("10.9.0.1", "build-2")]);
+    world.until("it is set up", 20 * MINUTE, newer).await.unwrap();
 }
 
 /// A gateway is made and deleted in a cloud, by an engine that is killed at a failpoint, and another that goes on.
@@ -450,6 +480,8 @@ async fn a_server_that_dies_anywhere_leaves_no_machine_in_the_cloud() {
     for point in [
         "cloud.create.before",
         "cloud.create.after",
+        "gateway.greet.before",
+        "gateway.greet.after",
         "gateway.prepare.before",
         "gateway.prepare.after",
         "cloud.remove.before",

@@ -676,6 +676,8 @@ test("a model that is served answers in the page, and says so when it does not",
   await say("fail");
   await page.getByText("The model answered with status 400").waitFor();
   await server.call("project/main/runs/stop", { runs_names: ["talker"], abort: true });
+  // It may answer until it has ended.
+  await expect.poll(listed, PATIENCE).not.toContain("org/echo");
   await say("is anybody there");
   await page.getByText("The model answered with status 404").waitFor();
 });

@@ -50,7 +50,7 @@ const SPOT_NOTICE: Duration = Duration::from_secs(120);
 pub(crate) enum Purpose {
     /// Jobs, with an agent.
     Jobs,
-    /// A gateway.
+    /// A gateway: of a plain image, open to clients.
     Gateway {
         /// It is to be reached from everywhere.
         is_public: bool,

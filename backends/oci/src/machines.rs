@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend::{MOST_ASKED_BY_ID, Made, cloud_config, look_by_place, machine_place, not_asked};
+use dstack_backend::{Made, cloud_config, listed_signs, look_by_place, machine_place, not_asked};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Owned, OwnedKind,
     OwnedMark, Owner, Removal, Sign, Step,
@@ -102,38 +102,17 @@ impl Lifecycle<Machine> for Oci {
         let region = |known: &Known<Machine>| known.place.as_ref().map(|place| place.region.clone());
         look_by_place(known, region, |region, machines| async move {
             let found = told(self.client.instances(&region, &self.compartment).await)?;
-            let mut signs = Vec::with_capacity(machines.len());
-            let mut asked = 0;
-            for known in machines {
-                let id = known
-                    .place
-                    .as_ref()
-                    .map_or("", |place| place.instance_id.as_str());
-                let listed = found.iter().find(|instance| instance.id == id).cloned();
-                let instance = match listed {
-                    Some(listed) => Some(listed),
-                    None if asked >= MOST_ASKED_BY_ID => {
-                        signs.push(None);
-                        continue;
-                    }
-                    // What is new may not be listed yet, and while others end, a page may begin one entry later.
-                    None => {
-                        asked += 1;
-                        match self.instance(&region, id).await {
-                            Ok(instance) => instance,
-                            Err(error) => {
-                                tracing::debug!(id, %error, "a machine that is not listed is not told of either");
-                                signs.push(None);
-                                continue;
-                            }
-                        }
-                    }
-                };
-                signs.push(Some(match instance {
+            let region = region.as_str();
+            let signs = listed_signs(
+                machines,
+                |known| found.iter().find(|instance| instance.id == id_of(known)).cloned(),
+                |known| self.instance(region, id_of(known)),
+                |_, instance| match instance {
                     None => Sign::Lost("OCI does not have the machine any more".to_owned()),
                     Some(instance) => end_of(&instance).map_or(Sign::Well, Sign::Lost),
-                }));
-            }
+                },
+            )
+            .await;
             Ok(signs)
         })
         .await
@@ -344,4 +323,9 @@ fn place(
         availability_zone: Some(instance.availability_domain),
         ..machine_place(offer, instance.id, hostname, USER, 22)
     }
+}
+
+/// Empty: it has no place.
+fn id_of(known: &Known<Machine>) -> &str {
+    known.place.as_ref().map_or("", |place| &place.instance_id)
 }

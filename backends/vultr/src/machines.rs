@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dstack_backend::{MOST_ASKED_BY_ID, Made, cloud_config, compute_error, look_by_place, machine_place};
+use dstack_backend::{Made, cloud_config, compute_error, listed_signs, look_by_place, machine_place};
 use dstack_compute::{
     Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Owned, OwnedKind,
     OwnedMark, Removal, Sign, Step,
@@ -90,36 +90,17 @@ impl Lifecycle<Machine> for Vultr {
         look_by_place(known, kind_of, |kind, things| async move {
             let servers = self.client.servers(kind).await;
             let servers = servers.map_err(|error| compute_error(&error))?;
-            let mut signs = Vec::with_capacity(things.len());
-            let mut asked = 0;
-            for known in things {
-                let id = known.place.as_ref().map_or("", |place| &place.instance_id);
-                let listed = servers.iter().find(|server| server.id == id).cloned();
-                let server = match listed {
-                    Some(listed) => Some(listed),
-                    None if asked >= MOST_ASKED_BY_ID => {
-                        signs.push(None);
-                        continue;
-                    }
-                    // While others end, a page may begin one entry later than the one before it ended.
-                    None => {
-                        asked += 1;
-                        match self.server(kind, id).await {
-                            Ok(server) => server,
-                            Err(error) => {
-                                tracing::debug!(id, %error, "a machine that is not listed is not told of either");
-                                signs.push(None);
-                                continue;
-                            }
-                        }
-                    }
-                };
-                signs.push(Some(match server {
+            let signs = listed_signs(
+                things,
+                |known| servers.iter().find(|server| server.id == id_of(known)).cloned(),
+                |known| self.server(kind, id_of(known)),
+                |_, server| match server {
                     None => Sign::Lost(GONE.to_owned()),
                     Some(server) if has_failed(&server) => Sign::Lost(FAILED.to_owned()),
                     Some(_) => Sign::Well,
-                }));
-            }
+                },
+            )
+            .await;
             Ok(signs)
         })
         .await
@@ -320,6 +301,11 @@ fn place(
         backend_data: Some(json!({"plan_type": kind}).to_string()),
         ..machine_place(&want.offer, id, hostname, "root", 22)
     }
+}
+
+/// Empty: it has no place.
+fn id_of(known: &Known<Machine>) -> &str {
+    known.place.as_ref().map_or("", |place| &place.instance_id)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub use failures::RecentFailures;
 pub use gateways::{gateway_machine, gateway_sign, gateway_step, known_gateway_machine};
 pub use keys::bare_key;
 pub use kind::{CloudKind, Kind};
-pub use look::{MOST_ASKED_BY_ID, look_by_place};
+pub use look::{listed_signs, look_by_place};
 pub use made::Made;
 pub use offers::{find_offers, offers_in, vendor_offers};
 pub use one_line::one_line;

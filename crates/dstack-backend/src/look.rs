@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dstack_compute::{ComputeError, Sign};
 use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 
 /// How long a place may take: the signs of those that do answer wait for it, and the notice of a spot instance comes two minutes
 /// before its end at most.
@@ -62,8 +63,55 @@ where
     }
 }
 
-/// Most things of a place that are asked for by their ids in one look, as they are not in its list; the others wait until these are settled.
-pub const MOST_ASKED_BY_ID: usize = 20;
+/// Most things of a place that are asked for by themselves in one look; the others wait until these are settled.
+const MOST_ASKED: usize = 20;
+
+/// So many of them are asked for at the same time.
+const ASKED_AT_ONCE: usize = 8;
+
+/// How long one of them may take, so that all are asked for within [`PLACE_LIMIT`].
+const ASK_LIMIT: Duration = Duration::from_secs(5);
+
+/// How things of a place are, of which `listed` finds most in a list. What is new may not be listed yet, and while others end, a page may
+/// begin one entry later than the one before it ended: what is missing is asked for by itself (`ask`; `None`: it is gone). Of what does not
+/// answer, nothing is told.
+pub async fn listed_signs<'k, T, X, P, F>(
+    things: Vec<&'k T>,
+    listed: impl Fn(&'k T) -> Option<X>,
+    ask: impl Fn(&'k T) -> F,
+    sign: impl Fn(&'k T, Option<X>) -> Sign<P>,
+) -> Vec<Option<Sign<P>>>
+where
+    F: Future<Output = Result<Option<X>, ComputeError>>,
+{
+    let mut missing = 0;
+    let (ask, sign) = (&ask, &sign);
+    let each: Vec<_> = things
+        .into_iter()
+        .map(|thing| {
+            let found = listed(thing);
+            missing += usize::from(found.is_none());
+            let may_ask = missing <= MOST_ASKED;
+            async move {
+                if found.is_some() {
+                    return Some(sign(thing, found));
+                }
+                if !may_ask {
+                    return None;
+                }
+                match tokio::time::timeout(ASK_LIMIT, ask(thing)).await {
+                    Ok(Ok(told)) => Some(sign(thing, told)),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "what is not listed is not told of by itself either");
+                        None
+                    }
+                    Err(_) => None,
+                }
+            }
+        })
+        .collect();
+    stream::iter(each).buffered(ASKED_AT_ONCE).collect().await
+}
 
 fn late() -> ComputeError {
     ComputeError::Unclear(format!("no answer within {} s", PLACE_LIMIT.as_secs()))
@@ -82,6 +130,8 @@ fn whole<O>(signs: Vec<O>, asked: usize) -> Result<Vec<O>, ComputeError> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use dstack_compute::CALL_LIMIT;
 
     use super::*;
@@ -132,6 +182,38 @@ mod tests {
         });
         let told = told.await.unwrap();
         assert_eq!((&told[0], &told[3]), (&Some(lost("1")), &None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_listed_is_asked_for_and_what_hangs_hides_nothing() {
+        let things: Vec<usize> = (0..30).collect();
+        let asked = Cell::new(0);
+        let signs = listed_signs(
+            things.iter().collect(),
+            |thing| (*thing == 0).then_some("listed"),
+            |thing| {
+                asked.set(asked.get() + 1);
+                async move {
+                    match thing {
+                        1 => std::future::pending().await,
+                        2 => Err(ComputeError::Unclear("500".to_owned())),
+                        3 => Ok(None),
+                        _ => Ok(Some("asked")),
+                    }
+                }
+            },
+            |_, found| match found {
+                Some(_) => Sign::Well,
+                None => lost("gone"),
+            },
+        );
+        let signs = tokio::time::timeout(PLACE_LIMIT, signs).await.unwrap();
+        assert_eq!(asked.get(), MOST_ASKED);
+        assert_eq!(
+            signs[..5],
+            [Some(Sign::Well), None, None, Some(lost("gone")), Some(Sign::Well)]
+        );
+        assert_eq!((&signs[20], &signs[21]), (&Some(Sign::Well), &None));
     }
 
     #[tokio::test(start_paused = true)]

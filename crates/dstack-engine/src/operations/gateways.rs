@@ -204,7 +204,7 @@ async fn prepare_machine(
     snapshot: &GatewayReplicaSnapshot,
     operation: OperationRow,
 ) -> Result<Step> {
-    let Some(mut place) = machine(&snapshot.operations) else {
+    let Some(mut place) = place_of(snapshot) else {
         return refused(ctx, operation, "there is no machine".to_owned()).await;
     };
     let attempted = Attempted::read(&operation);
@@ -371,8 +371,14 @@ fn known(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Known<GatewayMachi
     Known {
         marks: marks(ctx, snapshot),
         site: snapshot.replica.configuration.region.clone(),
-        place: machine(&snapshot.operations),
+        place: place_of(snapshot),
     }
+}
+
+/// Where its machine was last: it may have moved since it was made.
+fn place_of(snapshot: &GatewayReplicaSnapshot) -> Option<GatewayReplicaProvisioningData> {
+    let last = snapshot.replica.provisioning_data.as_deref().cloned();
+    last.or_else(|| machine(&snapshot.operations))
 }
 
 fn marks(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Marks {

@@ -273,12 +273,15 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
-    /// What keeps a cloud from doing what it is asked for, in words for users; `None`: nothing went wrong.
+    /// What keeps a cloud or a host from doing what it is asked for, in words for users; `None`: nothing went wrong.
     pub fn trouble(&self) -> Option<String> {
         match self {
             Self::Creation { error: Some(_), .. }
             | Self::CreationKnown { error: Some(_), .. }
             | Self::Termination { error: Some(_), .. }
+            | Self::HostSetUp { error: Some(_), .. }
+            | Self::HostSetUpAgain { error: Some(_), .. }
+            | Self::HostReleased { error: Some(_), .. }
             | Self::VolumeAttached { error: Some(_), .. }
             | Self::VolumeDetached { error: Some(_), .. } => Some(format!("Waits for {self}")),
             _ => None,

@@ -8,6 +8,7 @@ use dstack_model::requests::{
     ApplyGatewayPlanRequest, CreateGatewayRequest, GetGatewayPlanRequest, ListImportedRequest, NameRequest,
     NamesRequest, SetDefaultGatewayRequest, SetWildcardDomainRequest,
 };
+use dstack_plan::lifecycle::WaitReason;
 use dstack_store::queries::gateways::ListedGateway;
 use dstack_store::rows::{GatewayReplicaRow, GatewayRow};
 use dstack_units::GatewayId;
@@ -107,6 +108,7 @@ fn gateway(listed: ListedGateway, replicas: &[GatewayReplicaRow], default: Optio
 
 fn replica(row: &GatewayReplicaRow) -> GatewayReplica {
     let data = row.provisioning_data.as_deref();
+    let trouble = || row.waiting_for().and_then(WaitReason::trouble);
     GatewayReplica {
         hostname: data.map(|data| data.ip_address.clone()),
         replica_num: u32::try_from(row.replica_num).unwrap_or(0),
@@ -114,7 +116,7 @@ fn replica(row: &GatewayReplicaRow) -> GatewayReplica {
         region: data.map(|data| data.region.clone()),
         created_at: row.created_at,
         status: row.status(),
-        status_message: row.status_message().map(str::to_owned),
+        status_message: row.status_message().map(str::to_owned).or_else(trouble),
     }
 }
 
