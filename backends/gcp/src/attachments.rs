@@ -1,5 +1,7 @@
 //! The life of an attachment: a disk that an instance has.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::Gcp;
-use crate::client::{Instance, Outcome, last, relative};
+use crate::client::{Instance, Outcome, last, plain, relative};
 use crate::errors::GcpError;
 use crate::instance::takes_persistent_disks;
 use crate::machines::{Site, site_of};
@@ -24,9 +26,6 @@ const ATTACHMENT: &str = "attachment";
 
 /// Pause while a disk is attached or detached, which takes seconds.
 const INTERVAL: Duration = Duration::from_secs(3);
-
-/// Longer than any change of the disks of a TPU takes.
-const DISKS_CHANGED: Duration = Duration::from_secs(600);
 
 /// What is noted of an attachment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,12 +37,30 @@ struct Attached {
     at: Time,
 }
 
-/// A change of the disks of a TPU, which takes effect some seconds after it was asked for: until then the old ones are told of.
-#[derive(Debug)]
-pub(crate) struct DiskChange {
-    at: Time,
-    /// `None`: there was no answer.
-    operation: Option<String>,
+/// TPUs whose disks this process is about to change, by their paths, and until when a request for it may take effect. Google itself lists
+/// what it was asked for; not what is on its way there.
+#[derive(Debug, Default)]
+pub(crate) struct DiskChanges(Mutex<HashMap<String, Time>>);
+
+impl DiskChanges {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Time>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nobody else is at it: then others are not until [`Self::end`], or until the request was lost.
+    fn begin(&self, path: &str, now: Time) -> bool {
+        let mut all = self.lock();
+        all.retain(|_, until| now < *until);
+        let is_free = !all.contains_key(path);
+        if is_free {
+            all.insert(path.to_owned(), now + CALL_LIMIT);
+        }
+        is_free
+    }
+
+    fn end(&self, path: &str) {
+        self.lock().remove(path);
+    }
 }
 
 #[async_trait]
@@ -180,57 +197,45 @@ impl Gcp {
         attach: bool,
         call: &Call<'_>,
     ) -> Result<Attached, ComputeError> {
-        let mut changes = self.tpu_disks.lock().await;
-        let at = site_of(&site.machine);
-        let path = at.path(&site.machine.instance_id)?;
-        if let Some(last) = changes.get(&path) {
-            let is_underway = match &last.operation {
-                Some(operation) => {
-                    let outcome = self.client.failure(&at.scope(), operation).await;
-                    matches!(outcome.map_err(not_asked)?, Outcome::Underway)
-                }
-                None => call.now() < last.at + CALL_LIMIT,
-            };
-            if is_underway {
-                let text = "another disk of the TPU is attached or detached".to_owned();
-                return Err(ComputeError::NotReady(text));
-            }
+        let path = site_of(&site.machine).path(&site.machine.instance_id)?;
+        if !self.disk_changes.begin(&path, call.now()) {
+            return Err(is_changed());
         }
-        let node = self.client.get::<Node>(&path).await;
+        let asked = self.set_disks(site, attach, &path, call).await;
+        if asked.as_ref().err().is_none_or(ComputeError::is_definite) {
+            self.disk_changes.end(&path);
+        }
+        asked
+    }
+
+    async fn set_disks(
+        &self,
+        site: &AttachmentSite,
+        attach: bool,
+        path: &str,
+        call: &Call<'_>,
+    ) -> Result<Attached, ComputeError> {
+        // Until a change is done, also one of another server, the old disks are told of.
+        let is_busy = self
+            .client
+            .is_changed(plain(&site_of(&site.machine).zone)?, path)
+            .await;
+        if is_busy.map_err(|error| not_asked(error.compute_error()))? {
+            return Err(is_changed());
+        }
+        let node = self.client.get::<Node>(path).await;
         let node = node.map_err(|error| not_asked(error.compute_error()))?;
         let source = self.source(site);
         let body = match attach {
             true => disks(&node, Some(&source), None),
             false => disks(&node, None, Some(&source)),
         };
-        let unanswered = DiskChange {
-            at: call.now(),
-            operation: None,
-        };
-        changes.retain(|_, change| call.now() < change.at + DISKS_CHANGED);
-        changes.insert(path.clone(), unanswered);
-        let operation = match self.client.set_disks(&path, &body).await {
-            Ok(operation) => last(&operation.name).to_owned(),
-            Err(error) => {
-                let error = error.compute_error();
-                if error.is_definite() {
-                    changes.remove(&path);
-                }
-                return Err(error);
-            }
-        };
-        let at = call.now();
-        changes.insert(
-            path,
-            DiskChange {
-                at,
-                operation: Some(operation.clone()),
-            },
-        );
+        let operation = self.client.set_disks(path, &body).await;
+        let operation = operation.map_err(GcpError::compute_error)?;
         Ok(Attached {
             device: format!("persistent-disk-{}", node.data_disks.len() + 1),
-            operation: Some(operation),
-            at,
+            operation: Some(last(&operation.name).to_owned()),
+            at: call.now(),
         })
     }
 
@@ -291,4 +296,8 @@ impl Gcp {
         });
         Ok(signs.collect())
     }
+}
+
+fn is_changed() -> ComputeError {
+    ComputeError::NotReady("another disk of the TPU is attached or detached".to_owned())
 }

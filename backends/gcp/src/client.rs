@@ -56,6 +56,16 @@ pub(crate) struct Operation {
     /// Of Cloud TPU, which has no status.
     #[serde(default)]
     done: bool,
+    /// Of Cloud TPU.
+    #[serde(default)]
+    metadata: OperationMetadata,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct OperationMetadata {
+    /// What is changed: `projects/P/locations/ZONE/nodes/NAME`.
+    target: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -211,9 +221,9 @@ struct Page {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Nodes {
-    #[serde(default)]
-    nodes: Vec<Value>,
+struct TpuPage {
+    #[serde(default, alias = "nodes", alias = "operations")]
+    entries: Vec<Value>,
     #[serde(default)]
     next_page_token: Option<String>,
     #[serde(default)]
@@ -351,22 +361,36 @@ impl Client {
     /// # Errors
     /// Also where a zone does not tell what it has.
     pub(crate) async fn nodes(&self, zone: &str) -> Result<Vec<Node>, GcpError> {
-        let path = format!("v2/projects/{}/locations/{zone}/nodes", self.project);
+        self.tpu_list(&format!("locations/{zone}/nodes")).await
+    }
+
+    /// Whether something is changed about a node that is at this path in a zone: it is told of as it was until that is done.
+    pub(crate) async fn is_changed(&self, zone: &str, node: &str) -> Result<bool, GcpError> {
+        let operations: Vec<Operation> = self.tpu_list(&format!("locations/{zone}/operations")).await?;
+        // Projects may have their numbers there.
+        let is_of_node = |one: &Operation| {
+            one.metadata.target.split_once("locations/").map(|(_, rest)| rest)
+                == node.strip_prefix("locations/")
+        };
+        Ok(operations.iter().any(|one| !one.is_done() && is_of_node(one)))
+    }
+
+    async fn tpu_list<T: DeserializeOwned>(&self, rest: &str) -> Result<Vec<T>, GcpError> {
+        let (api, path) = self.place(rest);
         let (mut all, mut token) = (Vec::new(), None::<String>);
         for _ in 0..MAX_PAGES {
             let request = || {
-                let token = token.iter();
-                token.fold(self.tpu.get(&path), |request, token| {
-                    request.query("pageToken", token)
-                })
+                let request = api.get(&path).query("pageSize", PAGE);
+                token
+                    .iter()
+                    .fold(request, |request, token| request.query("pageToken", token))
             };
-            let page: Nodes = self.send(request).await?;
+            let page: TpuPage = self.send(request).await?;
             if let Some(zone) = page.unreachable.first() {
-                return Err(
-                    malformed(&format!("the list of nodes lacks {zone}, which is out of reach")).into(),
-                );
+                let text = format!("the list {rest} lacks {zone}, which is out of reach");
+                return Err(malformed(&text).into());
             }
-            all.extend(page.nodes.into_iter().filter_map(entry));
+            all.extend(page.entries.into_iter().filter_map(entry));
             match page.next_page_token.filter(|token| !token.is_empty()) {
                 Some(next) => token = Some(next),
                 None => return Ok(all),
@@ -394,17 +418,28 @@ impl Client {
         rest: &str,
         filter: Option<&str>,
     ) -> Result<Vec<T>, GcpError> {
+        match self.list_reached(project, rest, filter).await? {
+            (all, true) => Ok(all),
+            (_, false) => Err(malformed(&format!("the list {rest} is not whole")).into()),
+        }
+    }
+
+    /// As [`Self::list`], of the scopes that Google reaches, and whether these are all.
+    pub(crate) async fn list_reached<T: DeserializeOwned>(
+        &self,
+        project: Option<&str>,
+        rest: &str,
+        filter: Option<&str>,
+    ) -> Result<(Vec<T>, bool), GcpError> {
         let path = path_in(project.unwrap_or(&self.project), rest);
-        let (mut all, mut token) = (Vec::new(), None);
+        let (mut all, mut is_whole, mut token) = (Vec::new(), true, None);
         for _ in 0..MAX_PAGES {
             let page: Page = self.send(|| self.page(&path, filter, token.as_deref())).await?;
-            if !page.unreachables.is_empty() || !page.scoped_warnings.is_empty() {
-                return Err(malformed(&format!("the list {rest} is not whole")).into());
-            }
+            is_whole &= page.unreachables.is_empty() && page.scoped_warnings.is_empty();
             all.extend(page.items.into_iter().filter_map(entry));
             match page.next_page_token.filter(|token| !token.is_empty()) {
                 Some(next) => token = Some(next),
-                None => return Ok(all),
+                None => return Ok((all, is_whole)),
             }
         }
         Err(malformed("a list has no end").into())

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::client::{Client, ClientError, Router, is_project, last, plain};
 use crate::errors::GcpError;
 use crate::labels::configured_problem;
-use crate::network::{name_of, project_of, subnet_of, usable_subnets};
+use crate::network::{Subnets, name_of, project_of};
 
 /// Regions of a configuration that names none (dstack 0.22.5).
 const REGIONS: &[&str] = &[
@@ -99,7 +99,7 @@ pub(crate) async fn check(client: &Client, config: &GcpConfig) -> Result<(), Con
     if let Some(problem) = problem {
         return Err(ConfigureError::Invalid(problem));
     }
-    let all = usable_subnets(client, config)
+    let all = Subnets::usable(client, config)
         .await
         .map_err(|error| match error.is_missing() {
             true => ConfigureError::Invalid(format!("there is no project {} with a VPC", project_of(config))),
@@ -107,8 +107,8 @@ pub(crate) async fn check(client: &Client, config: &GcpConfig) -> Result<(), Con
         })?;
     for region in regions(config) {
         let chosen = config.subnetworks.as_ref().and_then(|all| all.get(&region));
-        subnet_of(&all, name_of(config), &region, chosen.map(String::as_str))
-            .map_err(ConfigureError::Invalid)?;
+        all.find(name_of(config), &region, chosen.map(String::as_str))
+            .map_err(|error| unchecked(&error))?;
     }
     check_nat(client, config).await
 }

@@ -16,8 +16,25 @@ use crate::startup::{GATEWAY_IMAGE, image_of, user_data};
 /// The user of the images.
 pub(crate) const USER: &str = "ubuntu";
 
-/// Types that take no persistent disks (dstack 0.22.5).
-const HYPERDISK_ONLY: &[&str] = &["m4-", "c4-", "n4-", "h3-", "v6e", "a4-", "g4-"];
+/// Types that take no persistent disks: those of dstack 0.22.5, and such that only gateways can have ("Machine families resource and
+/// comparison guide").
+const HYPERDISK_ONLY: &[&str] = &[
+    "m4-",
+    "c4-",
+    "n4-",
+    "h3-",
+    "v6e",
+    "a4-",
+    "g4-",
+    "c4a-",
+    "c4d-",
+    "n4a-",
+    "n4d-",
+    "h4d-",
+    "x4-",
+    "a4x-",
+    "a3-ultragpu-",
+];
 
 /// Types that come with their GPUs.
 const WITH_GPUS: &[&str] = &["a2-", "a3-", "g2-"];

@@ -25,7 +25,6 @@ mod startup;
 mod tpu;
 mod volumes;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +37,10 @@ use dstack_compute::{
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
-use tokio::sync::Mutex;
 
-use attachments::DiskChange;
-use client::{Client, Subnet};
+use attachments::DiskChanges;
+use client::Client;
+use network::Subnets;
 use offers::Quotas;
 
 /// How long the list of subnetworks is taken for true: Google allows few calls for it (as in dstack 0.22.5).
@@ -108,7 +107,7 @@ impl CloudKind for GcpKind {
             client: client.map_err(|error| error.to_string())?,
             quotas: Cached::of_offers(&kind.env),
             subnets: Cached::new(clock(), SUBNETS_LIFETIME, Duration::ZERO),
-            tpu_disks: Mutex::default(),
+            disk_changes: DiskChanges::default(),
             firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             gateway_firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             config,
@@ -125,9 +124,9 @@ struct Gcp {
     regions: Vec<String>,
     client: Client,
     quotas: Cached<Quotas>,
-    subnets: Cached<Vec<Subnet>>,
-    /// The last change of the disks of each TPU, by its path.
-    tpu_disks: Mutex<HashMap<String, DiskChange>>,
+    subnets: Cached<Subnets>,
+    /// TPUs whose disks are being changed.
+    disk_changes: DiskChanges,
     /// The rule that lets SSH in is there.
     firewall: Cached<()>,
     /// The rule that lets clients of gateways in is there.

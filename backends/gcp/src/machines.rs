@@ -15,6 +15,7 @@ use dstack_compute::{
 use dstack_model::runs::JobProvisioningData;
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -167,6 +168,16 @@ impl Lifecycle<Machine> for Gcp {
     }
 }
 
+/// Notes a choice. It is nothing that a cloud makes: where the note was cut off before, another choice does.
+pub(crate) async fn note_choice<T>(piece: &str, choice: T, call: &Call<'_>) -> Result<T, ComputeError>
+where
+    T: Clone + Serialize + DeserializeOwned + Send + Sync,
+{
+    let ask = async || Ok(choice.clone());
+    let find = async || Ok(Some(choice.clone()));
+    call.make(piece, LISTED_WITHIN, ask, find).await
+}
+
 /// The next attempt makes another choice.
 async fn forget_choice(call: &Call<'_>) -> Result<(), ComputeError> {
     let gone = async |_: Choice| Ok(Removal::Gone);
@@ -234,10 +245,20 @@ impl Gcp {
     }
 
     /// Zones of an offer, or those of its region.
+    ///
+    /// # Errors
+    /// Google has no such region, or does not tell.
     async fn zones_to_try(&self, want: &MachineRequest) -> Result<Vec<String>, ComputeError> {
-        match &want.offer.availability_zones {
-            Some(zones) => Ok(zones.clone()),
-            None => self.zones_in(&want.offer.region).await.map_err(not_asked),
+        if let Some(zones) = &want.offer.availability_zones {
+            return Ok(zones.clone());
+        }
+        let region = &want.offer.region;
+        let zones = self.zones_in(region).await.map_err(not_asked)?;
+        match zones.is_empty() {
+            true => Err(ComputeError::Refused(format!(
+                "Google has no region {region}: check `region`"
+            ))),
+            false => Ok(zones),
         }
     }
 
@@ -268,7 +289,7 @@ impl Gcp {
             request: self.kind.env.random.uuid().to_string(),
             tried,
         };
-        call.make_once(CHOICE, async || Ok(choice)).await
+        note_choice(CHOICE, choice, call).await
     }
 
     async fn choose_next(

@@ -66,59 +66,77 @@ fn link(config: &GcpConfig, name: &str) -> String {
     format!("projects/{}/global/networks/{name}", project_of(config))
 }
 
-/// All subnets that the account may use in the project of the networks.
-pub(crate) async fn usable_subnets(client: &Client, config: &GcpConfig) -> Result<Vec<Subnet>, GcpError> {
-    let project = Some(project_of(config));
-    let mut all: Vec<Subnet> = client
-        .list(project, "aggregated/subnetworks/listUsable", None)
-        .await?;
-    // Others are for load balancers, NATs and services.
-    all.retain(|subnet| {
-        matches!(
-            subnet.purpose.as_deref(),
-            None | Some("PRIVATE" | "PRIVATE_RFC_1918")
-        )
-    });
-    Ok(all)
+/// Subnets that the account may use in the project of the networks.
+#[derive(Debug)]
+pub(crate) struct Subnets {
+    all: Vec<Subnet>,
+    /// Google has told of all its regions. Those that are out of reach hide no other.
+    is_whole: bool,
 }
 
-/// Links of those of a network in a region.
-fn subnets_of<'a>(all: &'a [Subnet], network: &str, region: &str) -> Vec<&'a str> {
-    let is_there = |subnet: &&Subnet| {
-        last(&subnet.network) == network && relative(&subnet.subnetwork).split('/').nth(3) == Some(region)
-    };
-    all.iter()
-        .filter(is_there)
-        .map(|subnet| relative(&subnet.subnetwork))
-        .collect()
-}
+impl Subnets {
+    pub(crate) async fn usable(client: &Client, config: &GcpConfig) -> Result<Self, GcpError> {
+        let project = Some(project_of(config));
+        let (mut all, is_whole) = client
+            .list_reached::<Subnet>(project, "aggregated/subnetworks/listUsable", None)
+            .await?;
+        // Others are for load balancers, NATs and services.
+        all.retain(|subnet| {
+            matches!(
+                subnet.purpose.as_deref(),
+                None | Some("PRIVATE" | "PRIVATE_RFC_1918")
+            )
+        });
+        Ok(Self { all, is_whole })
+    }
 
-/// The subnet of a network in a region: that of this name, or any.
-///
-/// # Errors
-/// There is none; for users.
-pub(crate) fn subnet_of(
-    all: &[Subnet],
-    network: &str,
-    region: &str,
-    name: Option<&str>,
-) -> Result<String, String> {
-    let found = subnets_of(all, network, region);
-    let Some(name) = name else {
-        return match found.first() {
-            Some(subnet) => Ok((*subnet).to_owned()),
-            None => Err(format!(
-                "the VPC {network} has no subnetwork in {region} that the account may use"
-            )),
+    /// Links of those of a network in a region.
+    fn of(&self, network: &str, region: &str) -> Vec<&str> {
+        let is_there = |subnet: &&Subnet| {
+            last(&subnet.network) == network && relative(&subnet.subnetwork).split('/').nth(3) == Some(region)
         };
-    };
-    let is_it = |subnet: &&&str| last(subnet) == name;
-    found.iter().find(is_it).map(|subnet| (*subnet).to_owned()).ok_or_else(|| {
-        let names: Vec<&str> = found.iter().map(|subnet| last(subnet)).collect();
-        format!(
-            "the VPC {network} has no subnetwork {name} in {region} that the account may use, but {names:?}"
-        )
-    })
+        self.all
+            .iter()
+            .filter(is_there)
+            .map(|subnet| relative(&subnet.subnetwork))
+            .collect()
+    }
+
+    /// The subnet of a network in a region: that of this name, or any.
+    ///
+    /// # Errors
+    /// There is none, or it may be where Google does not reach it now.
+    pub(crate) fn find(
+        &self,
+        network: &str,
+        region: &str,
+        name: Option<&str>,
+    ) -> Result<String, ComputeError> {
+        let found = self.of(network, region);
+        let Some(name) = name else {
+            return match found.first() {
+                Some(subnet) => Ok((*subnet).to_owned()),
+                None => Err(self.lacks(format!(
+                    "the VPC {network} has no subnetwork in {region} that the account may use"
+                ))),
+            };
+        };
+        let is_it = |subnet: &&&str| last(subnet) == name;
+        found.iter().find(is_it).map(|subnet| (*subnet).to_owned()).ok_or_else(|| {
+            let names: Vec<&str> = found.iter().map(|subnet| last(subnet)).collect();
+            self.lacks(format!(
+                "the VPC {network} has no subnetwork {name} in {region} that the account may use, but {names:?}"
+            ))
+        })
+    }
+
+    /// What is wanted is not among them.
+    fn lacks(&self, text: String) -> ComputeError {
+        match self.is_whole {
+            true => ComputeError::Configuration(text),
+            false => ComputeError::NotReady(format!("Google does not reach all regions: {text}")),
+        }
+    }
 }
 
 impl Gcp {
@@ -141,8 +159,7 @@ impl Gcp {
                 Some(name) => {
                     let chosen = config.subnetworks.as_ref().and_then(|all| all.get(region));
                     let all = self.subnets().await?;
-                    let found = subnet_of(&all, name, region, chosen.map(String::as_str));
-                    Some(found.map_err(ComputeError::Configuration)?)
+                    Some(all.find(name, region, chosen.map(String::as_str))?)
                 }
             },
         };
@@ -152,17 +169,16 @@ impl Gcp {
         let (mut extra, mut rdma) = (Vec::new(), Vec::new());
         for name in config.extra_vpcs.iter().flatten().take(most_extra) {
             let all = self.subnets().await?;
-            let subnet = subnet_of(&all, name, region, None).map_err(ComputeError::Configuration)?;
             extra.push(Nic {
                 network: link(config, name),
-                subnet: Some(subnet),
+                subnet: Some(all.find(name, region, None)?),
             });
         }
         if let Some(name) = config.roce_vpcs.iter().flatten().next().filter(|_| most_rdma > 0) {
             let all = self.subnets().await?;
-            let found = subnets_of(&all, name, region);
+            let found = all.of(name, region);
             if found.len() < most_rdma {
-                return Err(ComputeError::Configuration(format!(
+                return Err(all.lacks(format!(
                     "{machine_type} needs {most_rdma} subnetworks for RDMA, and the VPC {name} has {} in {region}",
                     found.len()
                 )));
@@ -175,9 +191,9 @@ impl Gcp {
         Ok(Networks { first, extra, rdma })
     }
 
-    async fn subnets(&self) -> Result<Arc<Vec<Subnet>>, ComputeError> {
+    async fn subnets(&self) -> Result<Arc<Subnets>, ComputeError> {
         let fetch = async || {
-            let all = usable_subnets(&self.client, &self.config).await;
+            let all = Subnets::usable(&self.client, &self.config).await;
             all.map_err(GcpError::compute_error)
         };
         self.subnets.get(fetch).await.map_err(not_asked)
@@ -268,23 +284,30 @@ mod tests {
             ),
             purpose: None,
         };
-        let all = [
-            subnet("n", "r", "one"),
-            subnet("n", "r", "two"),
-            subnet("m", "r", "other"),
-            subnet("n", "s", "far"),
-        ];
-        let found = |region, name| subnet_of(&all, "n", region, name);
+        let mut subnets = Subnets {
+            all: vec![
+                subnet("n", "r", "one"),
+                subnet("n", "r", "two"),
+                subnet("m", "r", "other"),
+                subnet("n", "s", "far"),
+            ],
+            is_whole: true,
+        };
+        let found = |region, name| subnets.find("n", region, name);
         assert_eq!(found("r", None).unwrap(), "projects/p/regions/r/subnetworks/one");
         assert_eq!(
             found("r", Some("two")).unwrap(),
             "projects/p/regions/r/subnetworks/two"
         );
-        assert!(
-            found("r", Some("other"))
-                .unwrap_err()
-                .contains("[\"one\", \"two\"]")
-        );
-        assert!(found("t", None).unwrap_err().contains("no subnetwork in t"));
+        let problem = |region, name| match found(region, name) {
+            Err(ComputeError::Configuration(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(problem("r", Some("other")).contains("[\"one\", \"two\"]"));
+        assert!(problem("t", None).contains("no subnetwork in t"));
+        subnets.is_whole = false;
+        let found = |region| subnets.find("n", region, None);
+        assert_eq!(found("r").unwrap(), "projects/p/regions/r/subnetworks/one");
+        assert!(matches!(found("t"), Err(ComputeError::NotReady(_))));
     }
 }

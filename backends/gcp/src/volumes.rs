@@ -20,7 +20,7 @@ use crate::Gcp;
 use crate::client::{Disk, Outcome, Region, last, plain};
 use crate::errors::{GcpError, known};
 use crate::labels::{OURS, labels};
-use crate::machines::{ENDS_INTERVAL, Launched, PARALLEL, mark};
+use crate::machines::{ENDS_INTERVAL, Launched, PARALLEL, mark, note_choice};
 
 const VOLUME: &str = "disk";
 
@@ -186,7 +186,7 @@ impl Gcp {
             request: self.kind.env.random.uuid().to_string(),
             zone: zones.first().cloned().unwrap_or_default(),
         };
-        call.make_once(CHOICE, async || Ok(choice)).await
+        note_choice(CHOICE, choice, call).await
     }
 
     async fn insert_disk(

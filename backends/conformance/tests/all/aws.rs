@@ -10,8 +10,8 @@ use dstack_backend_kit::{
 use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
-    MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, CALL_LIMIT, Call, ComputeError, ConfigureError, GatewayMachine, Journal,
+    Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -465,6 +465,22 @@ async fn zones_are_tried_one_after_the_other() {
         error,
         ComputeError::NoCapacity("No eligible availability zones in us-east-1".to_owned())
     );
+}
+
+/// A server that is killed while it notes which zone is next makes no circles.
+#[tokio::test(start_paused = true)]
+async fn a_choice_whose_note_was_cut_off_is_made_anew() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.set_free("us-east-1a", 0);
+    let subject = machine_named(&cloud, "t3.medium").await;
+    let clock = &cloud.env.clock;
+    let noted = json!({"choice of the instance": {"state": "asked", "at": clock.now()}});
+    let (backend, journal) = (cloud.open(), Notes::default());
+    let call = Call::new(clock.clone(), &journal, &noted).unwrap();
+    let made = backend.machines().unwrap().ensure(&subject.want, &call);
+    tokio::time::timeout(CALL_LIMIT, made).await.unwrap().unwrap();
+    let choice = &call.notes()["choice of the instance"]["made"];
+    assert_eq!(choice["tried"], json!(["us-east-1a"]), "{choice}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use dstack_backend_kit::{
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
     Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
-    OwnedKind, Placement, Removal, Sign, Volume, VolumeRequest,
+    OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
@@ -589,7 +589,7 @@ async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() 
 
 #[tokio::test(start_paused = true)]
 async fn machines_are_put_into_subnetworks_that_take_them() {
-    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "mixed"}));
+    let (mut cloud, emulator) = cloud_with(&json!({"vpc_name": "mixed"}));
     let subnets = [(HOME, "proxy-only"), (HOME, "machines"), (OTHER, "others")];
     emulator.add_network("mixed", &subnets);
     let subject = machine_of(&cloud, "e2-standard-2", false).await;
@@ -599,13 +599,25 @@ async fn machines_are_put_into_subnetworks_that_take_them() {
         asked["networkInterfaces"][0]["subnetwork"],
         format!("projects/{PROJECT}/regions/{HOME}/subnetworks/machines")
     );
-    // A list that lacks a place says nothing of the subnetworks there.
+    // A list that lacks a region says nothing of the subnetworks there, and hides no other.
     emulator.unreachable(Some("us-central1-a"));
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let here = machine_of(&cloud, "e2-standard-2", false).await;
     let (backend, journal) = (cloud.open(), Nowhere);
     let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
-    let made = backend.machines().unwrap().ensure(&subject.want, &call).await;
+    let made = backend.machines().unwrap().ensure(&here.want, &call).await;
     assert!(matches!(made, Err(ComputeError::NotReady(_))), "{made:?}");
+    let elsewhere = machine_in(&mut cloud, OTHER).await;
+    let place = Driver::with_backend(&cloud, backend.clone())
+        .make(&elsewhere)
+        .await
+        .unwrap();
+    assert_eq!(place.region, OTHER);
+    match configure(&cloud, &cloud.config).await.unwrap_err() {
+        ConfigureError::Invalid(text) => assert!(text.contains("Try again later"), "{text}"),
+        other @ ConfigureError::Credentials { .. } => panic!("{other:?}"),
+    }
+    emulator.unreachable(None);
+    Driver::with_backend(&cloud, backend).make(&here).await.unwrap();
 }
 
 /// Notes that nobody reads.
@@ -645,6 +657,33 @@ async fn zones_are_tried_one_after_the_other() {
         "{error:?}"
     );
     assert_eq!(cloud.emulator.ledger().count(), 1);
+}
+
+/// A server that is killed while it notes which zone is next makes no circles.
+#[tokio::test(start_paused = true)]
+async fn a_choice_whose_note_was_cut_off_is_made_anew() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    emulator.fill(&zones[0]);
+    emulator.fill(&zones[1]);
+    let (backend, journal, clock) = (cloud.open(), Nowhere, &cloud.env.clock);
+    let begun = clock.now();
+    let mut notes = json!({"choice of the instance": {"state": "asked", "at": begun}});
+    let place = loop {
+        let call = Call::new(clock.clone(), &journal, &notes).unwrap();
+        let machines = backend.machines().unwrap();
+        match machines.ensure(&subject.want, &call).await.unwrap() {
+            Step::Ready(place) => break place,
+            Step::Underway { again, .. } => tokio::time::sleep(again).await,
+        }
+        notes = call.notes();
+    };
+    assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
+    assert!(
+        clock.now() < begun + Duration::from_secs(100),
+        "the zone that is full was tried again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -1281,6 +1320,89 @@ async fn volumes_are_attached_to_tpus() {
     assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
 }
 
+/// A TPU and so many disks in its zone, to be attached.
+async fn tpu_with_disks(cloud: &Cloud, count: usize) -> Vec<Subject<Attachment>> {
+    let subject = as_tpu(
+        machine_of(cloud, "e2-standard-2", false).await,
+        "v5litepod-8",
+        false,
+    );
+    let machine = Driver::new(cloud).make(&subject).await.unwrap();
+    let zone = machine.availability_zone.clone().unwrap();
+    let mut subjects = Vec::new();
+    for _ in 0..count {
+        let subject = volume(cloud, &disk(&json!({"availability_zone": zone})));
+        let site = AttachmentSite {
+            volume: Driver::new(cloud).make(&subject).await.unwrap(),
+            machine: machine.clone(),
+            force: false,
+        };
+        subjects.push(attachment(cloud, site));
+    }
+    subjects
+}
+
+/// A change takes effect some seconds after it was asked for, and until then the old disks are told of.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_disks_of_a_tpu_waits_for_that_of_another_server() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let subjects = tpu_with_disks(&cloud, 3).await;
+    let [first, second, third] = subjects.as_slice() else {
+        panic!("{} disks", subjects.len())
+    };
+    let count = || emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len();
+    let (killed, journal) = (cloud.open(), Nowhere);
+    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
+    let lifecycle = killed.volumes().unwrap().attachments().unwrap();
+    lifecycle.ensure(&first.want, &call).await.unwrap();
+    let place = Driver::new(&cloud).make(second).await.unwrap();
+    assert_eq!(
+        (place.device_name.as_deref(), count()),
+        (Some("persistent-disk-2"), 2)
+    );
+    // As one is detached, too.
+    let known = second.known(Some(place));
+    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
+    lifecycle.remove(&known, &call).await.unwrap();
+    Driver::new(&cloud).make(third).await.unwrap();
+    assert_eq!(count(), 2);
+    let signs = lifecycle
+        .look(&[first.known(None), known, third.known(None)])
+        .await;
+    assert!(
+        matches!(
+            signs.as_deref(),
+            Ok([Some(Sign::Well), Some(Sign::Lost(_)), Some(Sign::Well)])
+        ),
+        "{signs:?}"
+    );
+}
+
+/// What is on its way to Google is listed by nobody.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_disks_of_a_tpu_that_comes_late_undoes_no_other() {
+    for nth in 1..20 {
+        let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+        let subjects = tpu_with_disks(&cloud, 2).await;
+        cloud.faults().at(nth, Fault::Late(Duration::from_secs(100)));
+        let backend = cloud.open();
+        let made = subjects.iter().map(|subject| {
+            let driver = Driver::with_backend(&cloud, backend.clone());
+            async move { driver.make(subject).await.unwrap() }
+        });
+        join_all(made).await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        cloud.open().inventory().await.unwrap();
+        let disks = emulator.asked_tpus()[0]["dataDisks"].clone();
+        assert_eq!(disks.as_array().unwrap().len(), 2, "request {nth}");
+        if !cloud.faults().happened() {
+            assert!(nth > 5, "only {nth} requests");
+            return;
+        }
+    }
+    panic!("a life of more requests");
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_machines_at_once_wait_for_the_rate_that_is_allowed() {
     let (cloud, emulator) = cloud_with(&json!({}));
@@ -1367,10 +1489,20 @@ async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
     let asked = emulator.asked().pop().unwrap();
     assert_eq!(asked["machineType"], "zones/us-central1-a/machineTypes/e2-small");
     assert_eq!(asked["networkInterfaces"][0].get("accessConfigs"), None);
+    for machine_type in ["c4d-standard-2", "n4d-standard-2", "c3d-standard-4"] {
+        subject = gateway(&cloud, HOME);
+        subject.want.instance_type = Some(machine_type.to_owned());
+        Driver::new(&cloud).make(&subject).await.unwrap();
+    }
+    assert_eq!(cloud.emulator.ledger().count(), 4);
     for (region, machine_type) in [(HOME, "v5litepod-8"), ("nowhere1", "e2-medium")] {
         let mut subject = gateway(&cloud, region);
         subject.want.instance_type = Some(machine_type.to_owned());
-        Driver::new(&cloud).make(&subject).await.unwrap_err();
+        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+        assert!(
+            matches!(error, ComputeError::Refused(_)),
+            "{machine_type} in {region}: {error:?}"
+        );
     }
-    assert_eq!(cloud.emulator.ledger().count(), 1);
+    assert_eq!(cloud.emulator.ledger().count(), 4);
 }

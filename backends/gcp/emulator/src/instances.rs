@@ -23,7 +23,9 @@ const IMAGES: &[&str] = &[
 ];
 
 /// Types that have no other disks ("Hyperdisk" in Google's list of machine families).
-pub(crate) const HYPERDISK_ONLY: &[&str] = &["m4-", "c4-", "n4-", "h3-", "a4-", "g4-"];
+pub(crate) const HYPERDISK_ONLY: &[&str] = &[
+    "m4-", "c4-", "c4a-", "c4d-", "n4-", "n4a-", "n4d-", "x4-", "h3-", "h4d-", "a4-", "a4x-", "g4-",
+];
 
 /// Types with GPUs, which are not named apart.
 const WITH_GPUS: &[&str] = &["a2-", "a3-", "a4-", "g2-", "g4-"];

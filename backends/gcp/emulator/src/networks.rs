@@ -1,5 +1,7 @@
 //! Regions with their quotas, networks, rules of firewalls.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::lists::list;
@@ -79,20 +81,23 @@ impl Gcp {
                     true => "REGIONAL_MANAGED_PROXY",
                     false => "PRIVATE",
                 };
+                let unreached: BTreeSet<&str> = state
+                    .unreachable
+                    .iter()
+                    .map(|zone| zone.rsplit_once('-').unwrap().0)
+                    .collect();
                 let networks = state.networks.iter().filter(|one| one.project == ask.at(0));
                 let subnets = networks.flat_map(|network| {
-                    network.subnets.iter().map(|subnet| {
+                    let reached = network.subnets.iter().filter(|(region, _)| !unreached.contains(region.as_str()));
+                    reached.map(|subnet| {
                         json!({"network": format!("{API}{}", network.link()), "ipCidrRange": "10.0.0.0/20",
                             "subnetwork": format!("{API}{}", network.subnet_link(subnet)), "purpose": purpose(&subnet.1)})
                     })
                 });
                 let mut told = list(ask, subnets.collect())?;
-                if !state.unreachable.is_empty() {
-                    told["unreachables"] = state
-                        .unreachable
-                        .iter()
-                        .map(|zone| format!("zones/{zone}"))
-                        .collect();
+                if !unreached.is_empty() {
+                    let scopes = unreached.iter().map(|region| format!("regions/{region}"));
+                    told["unreachables"] = scopes.collect();
                 }
                 Ok(told)
             }

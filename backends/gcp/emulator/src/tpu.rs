@@ -111,19 +111,7 @@ impl Gcp {
             let is_there = |one: &&Node| one.is_listed() && (zone == "-" || one.zone == zone);
             let is_reached = |one: &&Node| zone != "-" || !state.unreachable.contains(&one.zone);
             let all = state.nodes.iter().filter(is_there).filter(is_reached);
-            let all: Vec<Value> = all.map(|one| one.to_json(times)).collect();
-            let begin = match ask.query.get("pageToken") {
-                None => 0,
-                Some(token) => token
-                    .strip_prefix("t")
-                    .and_then(|at| at.parse().ok())
-                    .ok_or_else(|| invalid("pageToken"))?,
-            };
-            let nodes: Vec<Value> = all.iter().skip(begin).take(PAGE).cloned().collect();
-            let mut told = json!({"nodes": nodes});
-            if all.len() > begin + PAGE {
-                told["nextPageToken"] = format!("t{}", begin + PAGE).into();
-            }
+            let mut told = page(ask, "nodes", all.map(|one| one.to_json(times)).collect())?;
             if zone == "-" && !state.unreachable.is_empty() {
                 let names = state
                     .unreachable
@@ -137,12 +125,22 @@ impl Gcp {
         if !is_zone(&zone) {
             return Err(missing(&scope));
         }
-        if ask.called.name == "operations.get" {
-            let mut all = state.operations.iter();
-            let found = all.find(|one| one.name == ask.at(2) && one.scope == scope);
-            return found
-                .map(crate::Operation::to_tpu_json)
-                .ok_or_else(|| missing(ask.at(2)));
+        let mut operations = state.operations.iter().filter(|one| one.scope == scope);
+        match ask.called.name {
+            "operations.list" => {
+                return page(
+                    ask,
+                    "operations",
+                    operations.map(crate::Operation::to_tpu_json).collect(),
+                );
+            }
+            "operations.get" => {
+                let found = operations.find(|one| one.name == ask.at(2));
+                return found
+                    .map(crate::Operation::to_tpu_json)
+                    .ok_or_else(|| missing(ask.at(2)));
+            }
+            _ => {}
         }
         let (kind, target) = match ask.called.name {
             "nodes.create" => return self.create_node(state, ask, &zone),
@@ -273,4 +271,27 @@ fn check_disks(state: &Cloud, zone: &str, disks: &[Value]) -> Result<(), Refusal
         }
     }
     Ok(())
+}
+
+/// A page of a list of Cloud TPU.
+fn page(ask: &Ask, field: &str, all: Vec<Value>) -> Answer {
+    let begin = match ask.query.get("pageToken") {
+        None => 0,
+        Some(token) => token
+            .strip_prefix("t")
+            .and_then(|at| at.parse().ok())
+            .ok_or_else(|| invalid("pageToken"))?,
+    };
+    let most: usize = match ask.query.get("pageSize") {
+        None => PAGE,
+        Some(most) => most.parse().map_err(|_| invalid("pageSize"))?,
+    };
+    let most = most.min(PAGE);
+    let is_last = all.len() <= begin + most;
+    let entries: Vec<Value> = all.into_iter().skip(begin).take(most).collect();
+    let mut told = json!({field: entries});
+    if !is_last {
+        told["nextPageToken"] = format!("t{}", begin + most).into();
+    }
+    Ok(told)
 }
