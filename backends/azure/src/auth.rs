@@ -1,4 +1,4 @@
-//! Who asks: tokens of Microsoft Entra for an application, or for the machine that the server runs on. They hold for an hour or more, and
+//! Tokens of Microsoft Entra for an application, or for the machine that the server runs on. They hold for an hour or more, and
 //! are renewed before they end.
 
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ const RENEWED_BEFORE: Duration = Duration::from_secs(300);
 /// More than any token of another issuer has.
 const LONGEST_FILE: u64 = 64 * 1024;
 
-/// Who asks.
+/// To whom tokens are given, and how that is proved to Microsoft Entra, or to the metadata service.
 #[derive(Debug, Clone, PartialEq)]
 enum Identity {
     /// An application with a secret.

@@ -51,7 +51,7 @@ pub(crate) struct Client {
     paused_until: Mutex<Option<Instant>>,
 }
 
-/// A call.
+/// A request, without the host and the token, so that it can be sent again with another token.
 #[derive(Debug, Clone)]
 struct Ask<'a> {
     method: Method,

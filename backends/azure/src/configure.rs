@@ -269,6 +269,7 @@ async fn check_rights(client: &Client, group: &str, config: &AzureConfig) -> Res
         (true, "Compute/disks", all),
         (true, "Network/networkInterfaces", all),
         (true, "Network/networkSecurityGroups", &["read", "write"]),
+        // Gateways need it in any case; whoever has none is not kept from jobs.
         (config.public_ips != Some(false), "Network/publicIPAddresses", all),
         (!has_networks, "Network/virtualNetworks", &["read", "write"]),
     ];

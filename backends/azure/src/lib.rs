@@ -113,6 +113,7 @@ impl BackendKind for AzureKind {
             config,
             stock: Cached::of_offers(&self.env),
             lists: Mutex::default(),
+            everywhere: Cached::new(Arc::clone(&self.env.clock), LIST_LIFETIME, Duration::ZERO),
             networks: Networks::default(),
             kind: self.clone(),
         }))
@@ -150,6 +151,8 @@ struct Azure {
     stock: Cached<HashMap<String, Stock>>,
     /// By resource group.
     lists: Mutex<HashMap<String, Arc<Lists>>>,
+    /// For machines of which it is not noted in which resource group they are.
+    everywhere: Cached<Everywhere>,
     /// By region, and what machines are for.
     networks: Networks,
 }
@@ -159,6 +162,14 @@ struct Azure {
 struct Lists {
     machines: Cached<Vec<Thing<client::Machine>>>,
     pieces: Cached<Vec<Piece>>,
+}
+
+/// The machines of all resource groups that the credentials may see, as they were a moment ago.
+#[derive(Debug)]
+struct Everywhere {
+    machines: Vec<Thing<client::Machine>>,
+    /// The credentials see all of the subscription; or else the present resource group only.
+    is_whole: bool,
 }
 
 impl Azure {

@@ -1,6 +1,7 @@
 //! The life of a machine: one request, with which Azure makes a virtual machine, its network interface, address and disk. They end with it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,14 +16,13 @@ use dstack_model::runs::JobProvisioningData;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Azure;
 use crate::client::{self, COMPUTE, NETWORK, Reference, Thing};
 use crate::configure::identity_path;
 use crate::errors::{AzureError, Problem};
 use crate::images::{USER, gateway_image, image_for};
 use crate::network::Network;
 use crate::pieces::Piece;
-use crate::{names, tags};
+use crate::{Azure, Everywhere, names, tags};
 
 /// Longest name of a machine (64 are allowed).
 const NAME_LENGTH: usize = 60;
@@ -34,6 +34,9 @@ const CHOICE: &str = "choice of the machine";
 
 /// What is noted of a machine of dstack 0.22.5 before it is removed. It is no piece of Azure.
 const UNMARKED: &str = "unmarked pieces of the machine";
+
+/// What is noted of a machine before it is removed whose place names no resource group. It is no piece of Azure.
+const FOUND_IN: &str = "resource group of the machine";
 
 /// Pause while a machine starts.
 const STARTS_INTERVAL: Duration = Duration::from_secs(10);
@@ -80,12 +83,12 @@ struct Asked {
 /// What the configuration says of a machine when it is asked for first; it may change while the machine is there.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Choice {
-    /// Resource group.
+    /// Name of the resource group in which the machine is, also when the configuration names another one later.
     group: String,
     is_public: bool,
 }
 
-/// What places have more than those of dstack 0.22.5, whose machines are in the group of the configuration.
+/// What places have more than those of dstack 0.22.5, whose machines are in the group that was configured then.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct PlaceData {
     #[serde(default)]
@@ -107,7 +110,7 @@ impl Lifecycle<Machine> for Azure {
         known: &[Known<Machine>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
         let places = known.iter().filter_map(|known| known.place.as_ref());
-        let groups: BTreeSet<String> = places.map(|place| self.group_of(place)).collect();
+        let groups: BTreeSet<String> = places.map(|place| self.likely_group(place)).collect();
         let mut lists = HashMap::new();
         let mut failed = None;
         for group in groups {
@@ -119,34 +122,50 @@ impl Lifecycle<Machine> for Azure {
         if let Some(error) = failed.filter(|_| lists.is_empty()) {
             return Err(error);
         }
+        let find = |place: &JobProvisioningData| {
+            let listed = lists.get(&self.likely_group(place))?;
+            Some(named(listed, &place.instance_id))
+        };
+        let is_lacking =
+            |place: &JobProvisioningData| noted_group(place).is_none() && matches!(find(place), Some(None));
+        let mut places = known.iter().filter_map(|known| known.place.as_ref());
+        let everywhere = match places.any(is_lacking) {
+            true => self.machines_everywhere().await.ok(),
+            false => None,
+        };
         let (mut signs, mut asked) = (Vec::with_capacity(known.len()), 0);
         for known in known {
             let Some(place) = &known.place else {
                 signs.push(None);
                 continue;
             };
-            let (group, name) = (self.group_of(place), place.instance_id.as_str());
-            let Some(listed) = lists.get(&group) else {
+            let Some(mut listed) = find(place) else {
                 signs.push(None);
                 continue;
             };
-            let listed = listed
-                .iter()
-                .find(|machine| machine.name.eq_ignore_ascii_case(name));
+            let (mut group, name) = (self.likely_group(place), place.instance_id.as_str());
+            // Whether the machine is nowhere, if it is not in this group.
+            let mut is_certain = true;
+            if is_lacking(place) {
+                let everywhere = everywhere.as_deref();
+                listed = everywhere.and_then(|all| named(&all.machines, name));
+                match listed {
+                    Some(machine) => group = machine.group().unwrap_or(&self.group).to_lowercase(),
+                    None => is_certain = everywhere.is_some_and(|all| all.is_whole),
+                }
+            }
             if listed.is_some_and(is_well) {
                 signs.push(Some(Sign::Well));
                 continue;
             }
             // A list may lack what is new, or what moved while it was read; what has failed is told by its state now.
             asked += 1;
-            signs.push(match asked <= MOST_ASKED {
-                true => self
-                    .machine(&group, name)
-                    .await
-                    .ok()
-                    .map(|found| sign_of(found.as_ref())),
+            let found = match asked <= MOST_ASKED {
+                true => self.machine(&group, name).await.ok(),
                 false => None,
-            });
+            };
+            let found = found.filter(|found| found.is_some() || is_certain);
+            signs.push(found.map(|found| sign_of(found.as_ref())));
         }
         Ok(signs)
     }
@@ -155,7 +174,10 @@ impl Lifecycle<Machine> for Azure {
         let place = known.place.as_ref();
         let choice: Option<Choice> = call.made(CHOICE)?;
         let group = match (place, choice) {
-            (Some(place), _) => self.group_of(place),
+            (Some(place), choice) => match noted_group(place).or(choice.map(|choice| choice.group)) {
+                Some(group) => group,
+                None => self.find_group(&place.instance_id, call).await?,
+            },
             (None, Some(choice)) => choice.group,
             (None, None) => self.group.clone(),
         };
@@ -254,12 +276,41 @@ impl Azure {
         }
     }
 
-    /// The resource group of what was made.
-    fn group_of(&self, place: &JobProvisioningData) -> String {
-        let data = place.backend_data.as_deref().unwrap_or_default();
-        let data: PlaceData = serde_json::from_str(data).unwrap_or_default();
-        let noted = data.resource_group.filter(|group| names::is_name(group));
-        noted.unwrap_or_else(|| self.group.clone())
+    /// The resource group of what was made: where none is noted, that of the configuration, unless it has changed since.
+    fn likely_group(&self, place: &JobProvisioningData) -> String {
+        noted_group(place).unwrap_or_else(|| self.group.clone())
+    }
+
+    /// The resource group of a machine whose place names none: where it is. It is noted, as it cannot be found any more when the machine
+    /// is gone.
+    ///
+    /// # Errors
+    /// The machine is not in the group of the configuration, and the credentials do not see whether it is in another one.
+    async fn find_group(&self, name: &str, call: &Call<'_>) -> Result<String, ComputeError> {
+        if let Some(noted) = call.made(FOUND_IN)? {
+            return Ok(noted);
+        }
+        let group = if self.machine(&self.group, name).await?.is_some() {
+            self.group.clone()
+        } else {
+            let all = self.machines_everywhere().await?;
+            match named(&all.machines, name) {
+                Some(machine) => machine.group().unwrap_or(&self.group).to_lowercase(),
+                None if all.is_whole => return Ok(self.group.clone()),
+                None => {
+                    return Err(ComputeError::Credentials(format!(
+                        "the machine is not in the resource group {}, and Azure shows no other: allow \
+                         `Microsoft.Compute/virtualMachines/read` in the subscription",
+                        self.group
+                    )));
+                }
+            }
+        };
+        call.make_once(FOUND_IN, async || Ok(group)).await
+    }
+
+    async fn machines_everywhere(&self) -> Result<Arc<Everywhere>, ComputeError> {
+        self.everywhere.get(|| self.list_everywhere()).await
     }
 
     pub(crate) fn machine_path(&self, group: &str, name: &str) -> String {
@@ -488,10 +539,7 @@ impl Azure {
         let underway = Removal::Underway { again: ENDS_INTERVAL };
         let lists = self.lists(group);
         let listed = lists.machines.get(|| self.list_machines(Some(group))).await?;
-        let listed = listed
-            .iter()
-            .find(|machine| machine.name.eq_ignore_ascii_case(name));
-        match listed {
+        match named(&listed, name) {
             Some(machine) if state(machine) == "Deleting" => return Ok(underway),
             None if self.machine(group, name).await?.is_none() => return Ok(Removal::Gone),
             _ => {}
@@ -503,6 +551,20 @@ impl Azure {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What a place says of the resource group; `None`: it is one of dstack 0.22.5, or of an early build.
+fn noted_group(place: &JobProvisioningData) -> Option<String> {
+    let data = place.backend_data.as_deref().unwrap_or_default();
+    let data: PlaceData = serde_json::from_str(data).unwrap_or_default();
+    data.resource_group.filter(|group| names::is_name(group))
+}
+
+/// Azure does not tell cases of names apart.
+fn named<'m>(machines: &'m [Thing<client::Machine>], name: &str) -> Option<&'m Thing<client::Machine>> {
+    machines
+        .iter()
+        .find(|machine| machine.name.eq_ignore_ascii_case(name))
 }
 
 fn state(machine: &Thing<client::Machine>) -> &str {

@@ -1,7 +1,7 @@
 //! The network of machines in a region: one that the configuration names, or one that is made with the first machine, has no costs, and
 //! stays; and the security groups, one for jobs and one for gateways. Names and rules are those of dstack 0.22.5.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -306,16 +306,23 @@ impl Azure {
         let path = self.client.in_group(&self.group, path);
         let found = self.client.find::<Thing<Value>>(&path, NETWORK).await;
         let found = found.map_err(|error| not_asked(error.compute_error()))?;
-        let mut properties = properties.clone();
-        if let Some(found) = found.and_then(|found| found.properties) {
+        let (mut properties, mut tags) = (properties.clone(), BTreeMap::new());
+        if let Some(Thing {
+            properties: Some(found),
+            tags: found_tags,
+            ..
+        }) = found
+        {
             let state: Shared = serde_json::from_value(found.clone()).unwrap_or_default();
             match state.provisioning_state.as_str() {
                 "Succeeded" => return Ok(Some((path, state))),
                 "Failed" | "Canceled" => properties = completed(found, properties),
                 _ => return Ok(None),
             }
+            tags.extend(found_tags.into_iter().flatten());
         }
-        let ask = json!({"location": region, "tags": tags::of_shared(self.config.tags.as_ref()), "properties": properties});
+        tags::add_shared(&mut tags, self.config.tags.as_ref());
+        let ask = json!({"location": region, "tags": tags, "properties": properties});
         // The same under the same name, however often it is asked for.
         let asked = self.client.put(&path, NETWORK, &ask).await;
         asked.map_err(|error| not_asked(error.compute_error()))?;

@@ -5,10 +5,10 @@ use dstack_compute::{ComputeError, Marks, Owned, OwnedKind, OwnedMark, Removal};
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 
-use crate::Azure;
 use crate::client::{COMPUTE, DISKS, IpProperties, Machine, NETWORK, PieceProperties, Reference, Thing};
 use crate::machines::ENDS_INTERVAL;
 use crate::names;
+use crate::{Azure, Everywhere};
 
 const MACHINES: &str = "Compute/virtualMachines";
 
@@ -19,7 +19,7 @@ pub(crate) struct PieceKind {
     collection: &'static str,
     provider: &'static str,
     version: &'static str,
-    /// For people.
+    /// As the inventory, and the log of what it removes, name the kind.
     called: &'static str,
 }
 
@@ -94,21 +94,37 @@ impl Azure {
         kind: &str,
         version: &str,
     ) -> Result<Vec<Thing<P>>, ComputeError> {
-        let of_group = |group: &str| self.client.in_group(group, kind);
-        let listed = match group {
-            Some(group) => self.client.list_in_group(&of_group(group), version).await,
-            None => {
-                let path = self.client.path(format_args!("providers/Microsoft.{kind}"));
-                match self.client.list(&path, version, None).await {
-                    // A role in the resource group alone shows what is there.
-                    Err(error) if error.is_forbidden() => {
-                        self.client.list_in_group(&of_group(&self.group), version).await
-                    }
-                    listed => listed,
-                }
-            }
-        };
+        match group {
+            Some(group) => self.list_in(group, kind, version).await,
+            None => Ok(self.list_all(kind, version).await?.0),
+        }
+    }
+
+    async fn list_in<P: DeserializeOwned>(
+        &self,
+        group: &str,
+        kind: &str,
+        version: &str,
+    ) -> Result<Vec<Thing<P>>, ComputeError> {
+        let path = self.client.in_group(group, kind);
+        let listed = self.client.list_in_group(&path, version).await;
         listed.map_err(|error| error.compute_error())
+    }
+
+    /// All that the credentials may see, and whether that is all of the subscription.
+    async fn list_all<P: DeserializeOwned>(
+        &self,
+        kind: &str,
+        version: &str,
+    ) -> Result<(Vec<Thing<P>>, bool), ComputeError> {
+        let path = self.client.path(format_args!("providers/Microsoft.{kind}"));
+        match self.client.list(&path, version, None).await {
+            // A role in the resource group alone shows what is there.
+            Err(error) if error.is_forbidden() => {
+                Ok((self.list_in(&self.group, kind, version).await?, false))
+            }
+            listed => Ok((listed.map_err(|error| error.compute_error())?, true)),
+        }
     }
 
     pub(crate) async fn list_machines(
@@ -116,6 +132,11 @@ impl Azure {
         group: Option<&str>,
     ) -> Result<Vec<Thing<Machine>>, ComputeError> {
         self.list(group, MACHINES, COMPUTE).await
+    }
+
+    pub(crate) async fn list_everywhere(&self) -> Result<Everywhere, ComputeError> {
+        let (machines, is_whole) = self.list_all(MACHINES, COMPUTE).await?;
+        Ok(Everywhere { machines, is_whole })
     }
 
     pub(crate) async fn list_pieces(&self, group: Option<&str>) -> Result<Vec<Piece>, ComputeError> {
@@ -152,6 +173,9 @@ impl Azure {
     }
 
     /// Begins to remove what is left; whether there was something.
+    ///
+    /// # Errors
+    /// [`ComputeError::InUse`]: nothing is left but what something else has.
     pub(crate) async fn end_pieces(
         &self,
         group: &str,
@@ -159,19 +183,21 @@ impl Azure {
     ) -> Result<bool, ComputeError> {
         let lists = self.lists(group);
         let pieces = lists.pieces.get(|| self.list_pieces(Some(group))).await?;
-        let (mut is_left, mut failed) = (false, None);
+        let (mut is_left, mut ends, mut in_use, mut failed) = (false, false, None, None);
         for piece in pieces.iter().filter(|piece| is_own(piece)) {
             is_left = true;
-            failed = self
-                .end_piece(piece.kind, group, &piece.name)
-                .await
-                .err()
-                .or(failed);
+            match self.end_piece(piece.kind, group, &piece.name).await {
+                Ok(()) => ends = true,
+                Err(error @ ComputeError::InUse(_)) => in_use = Some(error),
+                Err(error) => failed = Some(error),
+            }
         }
-        failed.map_or(Ok(is_left), Err)
+        // An address is in use until its network interface is gone.
+        let in_use = in_use.filter(|_| !ends);
+        failed.or(in_use).map_or(Ok(is_left), Err)
     }
 
-    /// What is still in use, or ends already, is asked for again later.
+    /// What ends already, or is being changed, is asked for again later.
     async fn end_piece(&self, kind: &PieceKind, group: &str, name: &str) -> Result<(), ComputeError> {
         let removed = self
             .client
@@ -180,15 +206,17 @@ impl Azure {
         let Err(error) = removed else {
             return Ok(());
         };
-        // Of disks that a machine still has.
-        let is_attached = error.is(&["OperationNotAllowed"]);
         match error.compute_error() {
-            ComputeError::InUse(_) | ComputeError::NotReady(_) => {}
-            _ if is_attached => {}
-            error => return Err(error),
+            ComputeError::NotReady(_) => {
+                tracing::debug!(name, %error, "a piece of a machine is not removed yet");
+                Ok(())
+            }
+            // Of a disk that a machine has.
+            ComputeError::Refused(text) if error.is(&["OperationNotAllowed"]) => {
+                Err(ComputeError::InUse(text))
+            }
+            error => Err(error),
         }
-        tracing::debug!(name, %error, "a piece of a machine is not removed yet");
-        Ok(())
     }
 
     /// In all resource groups, as the one of the configuration may have been another one.

@@ -32,9 +32,16 @@ pub(crate) fn of_machine(
 
 /// Of what machines share.
 pub(crate) fn of_shared(configured: Option<&Tags>) -> BTreeMap<String, String> {
-    let mut tags = BTreeMap::from([("owner".to_owned(), "dstack".to_owned())]);
-    add(&mut tags, configured.into_iter().flatten());
+    let mut tags = BTreeMap::new();
+    add_shared(&mut tags, configured);
     tags
+}
+
+/// As [`of_shared`], to those that somebody has set, which win.
+pub(crate) fn add_shared(tags: &mut BTreeMap<String, String>, configured: Option<&Tags>) {
+    let own = ("owner".to_owned(), "dstack".to_owned());
+    add(tags, [(&own.0, &own.1)].into_iter());
+    add(tags, configured.into_iter().flatten());
 }
 
 fn add<'a>(tags: &mut BTreeMap<String, String>, more: impl Iterator<Item = (&'a String, &'a String)>) {

@@ -28,6 +28,7 @@ from dstack._internal.core.models.instances import (
     SSHKey,
 )
 from dstack._internal.core.models.placement import PlacementStrategy
+from nebius.api.nebius.compute.v1 import GetGpuClusterRequest, GpuClusterServiceClient
 from nebius.base.options import INSECURE
 from nebius.base.resolver import Constant
 from nebius.sdk import SDK
@@ -100,23 +101,33 @@ def offer_of(name, gpus=0, spot=False, fabrics=()):
     )
 
 
+def wait_until(is_so):
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, is_so.__name__
+        time.sleep(0.02)
+
+
 def check_machine(offer, group=None):
     config = InstanceConfiguration(
         project_name="main", instance_name="fleet-0", user="somebody", ssh_keys=[SSHKey(public=PUBLIC_KEY)]
     )
     data = compute.create_instance(offer, config, group)
-    while not data.hostname:
+
+    def has_address():
         compute.update_provisioning_data(data, PUBLIC_KEY, "")
-        time.sleep(0.02)
-    assert data.hostname == "203.0.113.56" and data.internal_ip == "192.168.0.5", data
-    deadline = time.monotonic() + 20
-    while True:
+        return data.hostname is not None
+
+    def is_gone():
         try:
             compute.terminate_instance(data.instance_id, data.region, data.backend_data)
-            break
         except NotYetTerminated:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return False
+        return True
+
+    wait_until(has_address)
+    assert data.hostname == "203.0.113.56" and data.internal_ip == "192.168.0.5", data
+    wait_until(is_gone)
 
 
 def check_group():
@@ -125,7 +136,17 @@ def check_group():
     group = SimpleNamespace(name="dstack-group", configuration=configuration)
     group.provisioning_data = compute.create_placement_group(group, offer)
     assert compute.is_suitable_placement_group(group, offer)
-    time.sleep(0.2)
+    cluster = nebius.NebiusPlacementGroupBackendData.load(group.provisioning_data.backend_data).cluster
+
+    def is_made():
+        call = GpuClusterServiceClient(compute._sdk).get(
+            GetGpuClusterRequest(id=cluster.id), per_retry_timeout=5
+        )
+        told = resources.LOOP.await_(call)
+        assert told.spec.infiniband_fabric == cluster.fabric, told
+        return not told.status.reconciling
+
+    wait_until(is_made)
     check_machine(offer, group)
     compute.delete_placement_group(group)
 

@@ -317,12 +317,10 @@ impl Client {
     }
 }
 
-/// What the API itself says is not there, is none. What a proxy says is no status of gRPC.
+/// What the API itself says is not there, is none.
 fn known<A>(answer: Result<A, Error>) -> Result<Option<A>, Error> {
     match answer {
-        Err(Error::Status(Refusal {
-            code: Code::NotFound, ..
-        })) => Ok(None),
+        Err(error) if error.is_missing() => Ok(None),
         answer => answer.map(Some),
     }
 }

@@ -129,6 +129,17 @@ impl fmt::Display for Error {
 }
 
 impl Error {
+    /// Whether the API itself says that something is not there. What a proxy says is no status of gRPC.
+    pub(crate) const fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(Refusal {
+                code: Code::NotFound,
+                ..
+            })
+        )
+    }
+
     /// Whether the call was certainly not carried out.
     fn is_definite(&self) -> bool {
         match self {

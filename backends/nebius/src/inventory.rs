@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use crate::Nebius;
 use crate::client::{Begun, Kind};
 use crate::errors::told;
+use crate::grpc::Error;
 use crate::labels::mark;
 use crate::machines::ENDS_INTERVAL;
 use crate::messages::Thing;
@@ -23,9 +24,16 @@ impl Nebius {
             let chosen = projects.by_region.get(region).and_then(Option::as_ref);
             let is_used = chosen == Some(id) && self.is_used(region);
             async move {
-                match self.list_owned_in(region, id).await {
-                    // Nothing of ours is where the account may not look, unless it is to be used.
+                let owned = self.list_owned_in(region, id).await;
+                let is_gone = owned.as_ref().is_err_and(Error::is_missing);
+                if is_gone {
+                    // Which projects there are was looked up some minutes ago.
+                    self.projects.forget();
+                }
+                match told(owned) {
+                    // Nothing of ours is where the account may not look, or in what is gone, unless it is to be used.
                     Err(ComputeError::Credentials(_)) if !is_used => Ok(Vec::new()),
+                    Err(_) if is_gone && !is_used => Ok(Vec::new()),
                     owned => owned,
                 }
             }
@@ -33,7 +41,7 @@ impl Nebius {
         Ok(try_join_all(asked).await?.concat())
     }
 
-    async fn list_owned_in(&self, region: &str, project: &str) -> Result<Vec<Owned>, ComputeError> {
+    async fn list_owned_in(&self, region: &str, project: &str) -> Result<Vec<Owned>, Error> {
         let mut all = Vec::new();
         for (kind, owned) in [
             (Kind::Instance, OwnedKind::Machine),
@@ -41,7 +49,7 @@ impl Nebius {
             (Kind::PricingPolicy, POLICY),
             (Kind::Cluster, OwnedKind::Placement),
         ] {
-            let things: Vec<Thing> = told(self.client.list(kind, project).await)?;
+            let things: Vec<Thing> = self.client.list(kind, project).await?;
             all.extend(things.into_iter().filter_map(|thing| {
                 let metadata = thing.metadata?;
                 Some(Owned {

@@ -210,6 +210,11 @@ impl Nebius {
             return Ok(noted);
         }
         let project = self.project(region).await.map_err(not_asked)?;
+        self.note_this_project(project, call).await
+    }
+
+    /// The project that was noted, or else this one, which is noted.
+    async fn note_this_project(&self, project: String, call: &Call<'_>) -> Result<String, ComputeError> {
         let ask = async || Ok(project.clone());
         let find = async || Ok(Some(project.clone()));
         call.make(PROJECT, LISTED_WITHIN, ask, find).await

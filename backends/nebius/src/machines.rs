@@ -13,7 +13,6 @@ use dstack_model::runs::JobProvisioningData;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::Nebius;
 use crate::client::{Begun, Kind};
 use crate::errors::{failure, told};
 use crate::labels::labels;
@@ -24,6 +23,7 @@ use crate::messages::{
 };
 use crate::offers::{fabrics_of, platform_and_preset, sent_price_cap};
 use crate::user_data::user_data;
+use crate::{Nebius, PROJECT};
 
 /// Longest name of a machine, and of what it has. Nebius takes 1024 bytes.
 const NAME_LENGTH: usize = 60;
@@ -178,15 +178,19 @@ impl Nebius {
     /// Before what is noted, as whatever fails here was certainly not asked for: a token too.
     async fn prepare(&self, want: &MachineRequest, call: &Call<'_>) -> Result<Prepared, ComputeError> {
         self.client.prepare().await.map_err(not_asked)?;
-        let project = self.note_project(&want.offer.region, call).await?;
-        let subnet = self.subnet(&project).await.map_err(not_asked)?;
         let cluster = match &want.placement_group {
             Some(group) => self
-                .cluster_for(&want.offer, &project, group)
+                .cluster_for(&want.offer, group, call)
                 .await
                 .map_err(not_asked)?,
             None => None,
         };
+        let (project, cluster) = match cluster {
+            // Machines are in clusters of their own project only.
+            Some((project, cluster)) => (self.note_this_project(project, call).await?, Some(cluster)),
+            None => (self.note_project(&want.offer.region, call).await?, None),
+        };
+        let subnet = self.subnet(&project).await.map_err(not_asked)?;
         Ok(Prepared {
             project,
             subnet,
@@ -305,21 +309,21 @@ impl Nebius {
             .await
     }
 
-    /// The cluster of a placement group; `None`: machines without InfiniBand need none.
+    /// The cluster of a placement group, and its project before it; `None`: machines without InfiniBand need none.
     ///
     /// # Errors
     /// The machine does not fit into it, or there should be one.
     async fn cluster_for(
         &self,
         offer: &InstanceOfferWithAvailability,
-        project: &str,
         group: &str,
-    ) -> Result<Option<String>, ComputeError> {
-        let cluster: Option<Cluster> = self.client.named(Kind::Cluster, project, group).await?;
-        let Some((Some(metadata), Some(spec))) = cluster.map(|cluster| (cluster.metadata, cluster.spec))
-        else {
+        call: &Call<'_>,
+    ) -> Result<Option<(String, String)>, ComputeError> {
+        let found = self.find_cluster(&offer.region, group, call).await?;
+        let found = found.map(|(project, cluster)| (project, cluster.metadata, cluster.spec));
+        let Some((project, Some(metadata), Some(spec))) = found else {
             // The group is there only since its cluster is known by this name.
-            return match self.fabrics(&offer.instance.name, &offer.region).is_empty() {
+            return match self.fabrics(&offer.instance.name, &offer.region)?.is_empty() {
                 true => Ok(None),
                 false => Err(ComputeError::Refused(format!(
                     "the placement group {group} has no GPU cluster: it was removed, or the group's first machine has no InfiniBand"
@@ -328,12 +332,42 @@ impl Nebius {
         };
         let fabric = &spec.infiniband_fabric;
         match fabrics_of(&offer.backend_data).any(|of_offer| of_offer == fabric) {
-            true => Ok(Some(metadata.id)),
+            true => Ok(Some((project, metadata.id))),
             false => Err(ComputeError::Refused(format!(
                 "{} is not in the fabric {fabric} of the placement group",
                 offer.instance.name
             ))),
         }
+    }
+
+    /// The cluster of this name, and its project: the one that is noted, or else any of the region, as another one than now may have been
+    /// used when it was made.
+    async fn find_cluster(
+        &self,
+        region: &str,
+        name: &str,
+        call: &Call<'_>,
+    ) -> Result<Option<(String, Cluster)>, ComputeError> {
+        if let Some(noted) = call.made::<String>(PROJECT)? {
+            let found = self.client.named(Kind::Cluster, &noted, name).await?;
+            return Ok(found.map(|cluster| (noted, cluster)));
+        }
+        let projects = self.projects().await?;
+        let used = projects.by_region.get(region).and_then(Option::as_ref);
+        let of_region = projects.all.iter().filter(|project| project.region == region);
+        let mut ids: Vec<&String> = of_region.map(|project| &project.id).collect();
+        // That one first.
+        ids.sort_by_key(|id| Some(*id) != used);
+        for id in ids {
+            match self.client.named(Kind::Cluster, id, name).await {
+                Ok(Some(cluster)) => return Ok(Some((id.clone(), cluster))),
+                Ok(None) => {}
+                // Nothing of ours is where the account may not look, unless it is to be used.
+                Err(ComputeError::Credentials(_)) if Some(id) != used => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Whether an operation is over; `None`: Nebius does not tell.

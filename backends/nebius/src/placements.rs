@@ -29,12 +29,16 @@ impl Lifecycle<Placement> for Nebius {
         want: &PlacementRequest,
         call: &Call<'_>,
     ) -> Result<Step<PlacementGroupProvisioningData>, ComputeError> {
-        let fabrics = self.fabrics(&want.instance_type, &want.region);
-        if fabrics.is_empty() {
+        let is_made = call.made::<Begun>(CLUSTER)?.is_some();
+        let fabrics = match is_made {
+            true => BTreeSet::new(),
+            false => self.fabrics(&want.instance_type, &want.region)?,
+        };
+        if fabrics.is_empty() && !is_made {
             return Ok(Step::Ready(data(&Value::Null)));
         }
         let name = placement_name(&want.marks);
-        if call.made::<Begun>(CLUSTER)?.is_none() {
+        if !is_made {
             self.client.prepare().await.map_err(not_asked)?;
         }
         let project = self.note_project(&want.region, call).await?;
@@ -83,13 +87,29 @@ impl Lifecycle<Placement> for Nebius {
 }
 
 impl Nebius {
-    /// In which a group is whose first machine is of this type; none: it needs no cluster.
-    pub(crate) fn fabrics(&self, instance_type: &str, region: &str) -> BTreeSet<String> {
-        let mut fabrics = known_fabrics(&self.kind.env.catalog, Some((instance_type, region)));
-        if let Some(configured) = &self.config.fabrics {
-            fabrics.retain(|fabric| configured.contains(fabric));
+    /// In which a group is whose first machine is of this type; none: it has no InfiniBand, and needs no cluster.
+    ///
+    /// # Errors
+    /// It has InfiniBand, and in none of the fabrics of the configuration.
+    pub(crate) fn fabrics(
+        &self,
+        instance_type: &str,
+        region: &str,
+    ) -> Result<BTreeSet<String>, ComputeError> {
+        let fabrics = known_fabrics(&self.kind.env.catalog, Some((instance_type, region)));
+        let Some(configured) = &self.config.fabrics else {
+            return Ok(fabrics);
+        };
+        let (used, others): (BTreeSet<String>, BTreeSet<String>) = fabrics
+            .into_iter()
+            .partition(|fabric| configured.contains(fabric));
+        match used.is_empty() && !others.is_empty() {
+            true => Err(ComputeError::Refused(format!(
+                "{instance_type} is in the InfiniBand fabrics {} of {region}, and `fabrics` has none of them",
+                others.into_iter().collect::<Vec<_>>().join(", ")
+            ))),
+            false => Ok(used),
         }
-        fabrics
     }
 }
 

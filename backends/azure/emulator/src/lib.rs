@@ -37,10 +37,10 @@ pub const CLIENT: &str = "33333333-cccc-4ccc-8ccc-333333333333";
 /// A resource group that is there.
 pub const GROUP: &str = "dstack-main";
 
-/// A region.
+/// A region in which all sizes are sold.
 pub const HOME: &str = "eastus";
 
-/// Another one.
+/// A region in which the subscription may not have some of the sizes.
 pub const OTHER: &str = "westeurope";
 
 /// The most that a page has, and one of sizes.

@@ -131,11 +131,12 @@ impl Azure {
         self.lock().peered.insert(network.to_owned());
     }
 
-    /// Somebody's change of the rules of a security group has failed.
-    pub fn fail_change(&self, name: &str, rules: &Value) {
+    /// Somebody's change of the rules and tags of a security group has failed.
+    pub fn fail_change(&self, name: &str, rules: &Value, tags: &Value) {
         let mut state = self.lock();
         let part = state.shared.iter_mut().find(|part| part.name == name).unwrap();
         part.asked["properties"]["securityRules"] = rules.clone();
+        part.asked["tags"] = tags.clone();
         part.failed = true;
     }
 

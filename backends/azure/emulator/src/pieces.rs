@@ -74,7 +74,28 @@ impl Piece {
     }
 }
 
+/// The machine of somebody else to which disks are attached.
+const ELSEWHERE: &str = "elsewhere";
+
 impl Azure {
+    /// Somebody attaches the disk of a machine to another one, where it stays.
+    pub fn attach_elsewhere(&self, name: &str) {
+        for piece in &mut self.lock().pieces {
+            if piece.collection == "disks" && piece.machine == name {
+                ELSEWHERE.clone_into(&mut piece.machine);
+            }
+        }
+    }
+
+    /// Disks are not attached elsewhere any more.
+    pub fn detach_all(&self) {
+        for piece in &mut self.lock().pieces {
+            if piece.machine == ELSEWHERE {
+                piece.machine.clear();
+            }
+        }
+    }
+
     pub(crate) fn pieces(&self, ask: &Ask<'_>, group: &str, collection: &str, rest: &[&str]) -> Answer {
         ask.version(match collection {
             "disks" => &["2026-03-02"],

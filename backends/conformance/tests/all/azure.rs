@@ -716,17 +716,82 @@ async fn another_resource_group_hides_no_machine() {
     );
 }
 
+/// dstack 0.22.5, and early builds, do not note in which group a machine is.
+#[tokio::test(start_paused = true)]
+async fn machines_of_which_no_group_is_noted_are_looked_for_everywhere() {
+    let (emulator, mut cloud) = emulated(&json!({"regions": [HOME]}));
+    emulator.add_group("other");
+    let mut known = Vec::new();
+    for (group, is_of_older_server) in [(GROUP, false), (GROUP, true), ("other", true)] {
+        cloud.config["resource_group"] = group.into();
+        let subject = machine(&cloud).await;
+        let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
+        place.backend_data = None;
+        if is_of_older_server {
+            emulator.grow_old(&place.instance_id);
+        }
+        known.push((subject.known(Some(place)), subject));
+    }
+    let look = async || {
+        let known: Vec<_> = known.iter().map(|(known, _)| known.clone()).collect();
+        let backend = cloud.open();
+        let signs = backend.machines().unwrap().look(&known).await.unwrap();
+        let is_well = |sign: Option<Sign<_>>| sign.map(|sign| sign == Sign::Well);
+        signs.into_iter().map(is_well).collect::<Vec<_>>()
+    };
+    assert_eq!(look().await, [Some(true); 3]);
+    for (known, subject) in &known[1..] {
+        Driver::new(&cloud).remove(known, subject).await;
+    }
+    assert_eq!(look().await, [Some(true), Some(false), Some(false)]);
+    let alive = emulator.ledger().alive();
+    assert!(
+        alive.len() == 4
+            && alive
+                .iter()
+                .all(|entry| entry.id.contains("/resourceGroups/dstack-main/")),
+        "{alive:?}"
+    );
+
+    // Whoever sees the present group only does not know, and says so.
+    emulator.show_groups_only();
+    assert_eq!(look().await, [None; 3]);
+    let (known, subject) = &known[0];
+    let driver = Driver::new(&cloud);
+    let removed = tokio::time::timeout(Duration::from_secs(60), driver.remove(known, subject)).await;
+    let errors = driver.errors.lock().unwrap().clone();
+    assert!(
+        removed.is_err() && errors.iter().all(|error| error.contains("virtualMachines/read")),
+        "{errors:?}"
+    );
+    assert_eq!(emulator.ledger().alive().len(), 4);
+    // What it sees it removes to the end.
+    cloud.config["resource_group"] = GROUP.into();
+    Driver::new(&cloud).remove(known, subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
 /// With what somebody has changed there.
 #[tokio::test(start_paused = true)]
 async fn a_security_group_that_has_failed_is_asked_for_as_it_is() {
     let (emulator, cloud) = prepared(&[HOME]);
     let rules = json!([{"name": "own", "properties": {"protocol": "Tcp", "access": "Deny", "priority": 200, "direction": "Inbound"}}]);
     let name = "dstack-main-eastus-default-security-group";
-    emulator.fail_change(name, &rules);
-    Driver::new(&cloud).make(&machine(&cloud).await).await.unwrap();
-    let shared = emulator.shared();
-    let (_, group) = shared.iter().find(|(known, _)| known == name).unwrap();
-    assert_eq!(group["properties"]["securityRules"], rules);
+    for (tags, expected) in [
+        (Value::Null, json!({"owner": "dstack"})),
+        (json!({"team": "net"}), json!({"owner": "dstack", "team": "net"})),
+        (
+            json!({"Owner": "net", "a": "1"}),
+            json!({"Owner": "net", "a": "1"}),
+        ),
+    ] {
+        emulator.fail_change(name, &rules, &tags);
+        Driver::new(&cloud).make(&machine(&cloud).await).await.unwrap();
+        let shared = emulator.shared();
+        let (_, group) = shared.iter().find(|(known, _)| known == name).unwrap();
+        assert_eq!(group["properties"]["securityRules"], rules);
+        assert_eq!(group["tags"], expected);
+    }
 }
 
 /// Of which nothing was noted.
@@ -743,6 +808,33 @@ async fn a_machine_of_an_older_server_is_removed_with_its_pieces() {
             .await;
         assert_eq!(emulator.ledger().alive(), [], "killed after request {nth}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_somebody_else_uses_is_told_of() {
+    let (emulator, cloud) = prepared(&[HOME]);
+    let subject = machine(&cloud).await;
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    emulator.attach_elsewhere(&place.instance_id);
+    let known = subject.known(Some(place));
+    let removed = tokio::time::timeout(Duration::from_secs(300), driver.remove(&known, &subject)).await;
+    let errors = driver.errors.lock().unwrap().clone();
+    assert!(
+        removed.is_err()
+            && errors
+                .last()
+                .is_some_and(|error| error.starts_with("still in use")),
+        "{errors:?}"
+    );
+    let backend = cloud.open();
+    let left = backend.inventory().await.unwrap();
+    assert_eq!(left.len(), 1, "all else is gone: {left:?}");
+    let error = backend.remove_owned(&left[0]).await.unwrap_err();
+    assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
+    emulator.detach_all();
+    driver.remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -554,6 +554,23 @@ async fn a_project_that_is_gone_takes_none_but_its_own_region_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_project_that_was_deleted_a_moment_ago_hides_no_other() {
+    let (emulator, cloud) = emulated();
+    let subject = machine_of(&cloud, H100, REGION, false).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let backend = cloud.open();
+    backend.inventory().await.unwrap();
+    emulator.delete_project(RESEARCH);
+    for _ in 0..2 {
+        assert_eq!(backend.inventory().await.unwrap().len(), 2);
+    }
+    // Of one that is used, something may have been there: that it is not used any more is found out next.
+    emulator.delete_project(WEST);
+    backend.inventory().await.unwrap_err();
+    assert_eq!(backend.inventory().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn machines_with_infiniband_are_in_a_cluster_or_not_at_all() {
     let (emulator, cloud) = emulated();
     let (group, driver) = (placement(&cloud, REGION, H100), Driver::new(&cloud));
@@ -572,6 +589,30 @@ async fn machines_with_infiniband_are_in_a_cluster_or_not_at_all() {
         "{error:?}"
     );
     assert_eq!(emulator.ledger().count(), 1, "not even a disk was made");
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_of_other_fabrics_than_those_configured_are_in_no_group() {
+    let (emulator, cloud) = emulated_with(&json!({"fabrics": ["fabric-7"]}));
+    let (group, driver) = (placement(&cloud, REGION, H100), Driver::new(&cloud));
+    let error = driver.make(&group).await.unwrap_err();
+    let is_told =
+        |error: &ComputeError| matches!(error, ComputeError::Refused(text) if text.contains("`fabrics`"));
+    assert!(is_told(&error), "{error:?}");
+    // Of one that was made before.
+    let mut subject = machine_of(&cloud, H100, REGION, false).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(is_told(&error), "{error:?}");
+    assert_eq!(emulator.ledger().count(), 0);
+    // Alone, it needs none; and others are in theirs.
+    let alone = machine_of(&cloud, H100, REGION, false).await;
+    Driver::new(&cloud).make(&alone).await.unwrap();
+    for (name, count) in [("cpu-e2 2vcpu-8gb", 2), (H200, 3)] {
+        let group = placement(&cloud, REGION, name);
+        Driver::new(&cloud).make(&group).await.unwrap();
+        assert_eq!(emulator.ledger().count(), count, "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -658,6 +699,27 @@ async fn machines_with_infiniband_are_in_the_cluster_of_their_group() {
     assert_eq!(emulator.ledger().alive(), []);
 }
 
+/// The group's machines are all in its project.
+#[tokio::test(start_paused = true)]
+async fn a_group_grows_though_another_project_is_used_now() {
+    let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
+    let (group, driver) = (placement(&cloud, REGION, H100), Driver::new(&cloud));
+    let made = driver.make(&group).await.unwrap();
+    for named in [json!([NORTH]), json!([])] {
+        cloud.config["projects"] = named;
+        let mut subject = machine_of(&cloud, H100, REGION, false).await;
+        subject.want.placement_group = Some(placement_name(&group.marks));
+        let machines = Driver::new(&cloud);
+        let place = machines.make(&subject).await.unwrap();
+        let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
+        assert_eq!(asked["metadata"]["parent_id"], RESEARCH);
+        assert!(asked["spec"]["gpu_cluster"]["id"].is_string());
+        machines.remove(&subject.known(Some(place)), &subject).await;
+    }
+    driver.remove(&group.known(Some(made)), &group).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_group_without_infiniband_is_nothing_at_nebius() {
     let (emulator, cloud) = emulated();
@@ -673,8 +735,8 @@ async fn a_group_without_infiniband_is_nothing_at_nebius() {
     driver.remove(&group.known(Some(made)), &group).await;
 }
 
-/// The reference's own code and the vendor's SDK against this cloud, over HTTP/2: `reference.py` makes, waits for and removes machines and
-/// a group.
+/// `reference.py`: the reference's own code and the vendor's SDK against this cloud, over HTTP/2. Credentials and what is wrong with them;
+/// machines with CPUs, with GPUs of spot, and in a GPU cluster, each from its disk to its end.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
     let python = match reference_python() {

@@ -24,11 +24,11 @@ use tokio::time::Instant;
 
 use codec::encode;
 
-/// Of the service account.
+/// Id of the service account, which is in one tenant.
 pub const ACCOUNT: &str = "serviceaccount-e00dstack";
-/// Of its key.
+/// Id of the service account's only key.
 pub const KEY_ID: &str = "publickey-e00dstack";
-/// Its key.
+/// The private half of that key, in PEM.
 pub const KEY: &str = include_str!("../key.pem");
 
 const TENANT: &str = "tenant-e00a";
@@ -37,7 +37,7 @@ const TENANT: &str = "tenant-e00a";
 pub const NORTH: &str = "project-e00north";
 /// Another one in the same region.
 pub const RESEARCH: &str = "project-e00research";
-/// That of another region.
+/// The only project of eu-west1, which has fewer platforms.
 pub const WEST: &str = "project-e01west";
 /// One that is being removed.
 pub const OLD: &str = "project-u00old";
@@ -103,6 +103,7 @@ struct Cloud {
     /// What the next calls for machines are answered, and whether they are carried out all the same.
     next: VecDeque<(Refusal, bool)>,
     hidden: Option<&'static str>,
+    deleted: Option<&'static str>,
     is_restored: bool,
     removes_failed: bool,
 }
@@ -341,6 +342,12 @@ impl Nebius {
         self.lock().hidden = Some(project);
     }
 
+    /// The project is gone, with all that was in it.
+    pub fn delete_project(&self, project: &'static str) {
+        self.hide(project);
+        self.lock().deleted = Some(project);
+    }
+
     /// The project that was being removed stays.
     pub fn restore(&self) {
         self.lock().is_restored = true;
@@ -523,6 +530,9 @@ impl Nebius {
 
     fn may_look_into(&self, project: &str) -> Result<(), Refusal> {
         let is_known = PROJECTS.iter().any(|(id, ..)| *id == project);
+        if self.lock().deleted == Some(project) {
+            return Err(missing(project));
+        }
         match is_known && self.lock().forbidden != Some(project) {
             true => Ok(()),
             false => Err(Refusal::new(
@@ -745,7 +755,7 @@ fn to_json(state: &Cloud, thing: &Thing) -> Value {
             "state": if is_ending { "DELETING" } else if thing.is_ready() { "READY" } else { "CREATING" },
             "read_write_attachment": users().first(),
         }),
-        Kind::Cluster => json!({"instances": users()}),
+        Kind::Cluster => json!({"instances": users(), "reconciling": !thing.is_ready()}),
         Kind::Policy => json!({
             "state": if is_ending { "STATE_DELETING" } else if thing.is_ready() { "STATE_ACTIVE" } else { "STATE_CREATING" },
             "currency": "USD",
