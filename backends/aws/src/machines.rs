@@ -10,8 +10,7 @@ use dstack_compute::{
     Sign, Step,
 };
 use dstack_model::runs::JobProvisioningData;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::Aws;
@@ -113,16 +112,6 @@ impl Lifecycle<Machine> for Aws {
         }
         Ok(removal)
     }
-}
-
-/// Notes a choice. It is nothing that a cloud makes: where the note was cut off before, another choice does.
-pub(crate) async fn note_choice<T>(piece: &str, choice: T, call: &Call<'_>) -> Result<T, ComputeError>
-where
-    T: Clone + Serialize + DeserializeOwned + Send + Sync,
-{
-    let ask = async || Ok(choice.clone());
-    let find = async || Ok(Some(choice.clone()));
-    call.make(piece, LISTED_WITHIN, ask, find).await
 }
 
 /// The next attempt makes another choice.
@@ -237,7 +226,7 @@ impl Aws {
                         };
                         return Err(refusal.unwrap_or_else(none));
                     };
-                    note_choice(CHOICE, choice, call).await?
+                    call.choose(CHOICE, choice).await?
                 }
             };
             let run = async || {

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::Aws;
 use crate::client::{Form, Service};
 use crate::ec2::{self, Done, VolumesPage};
-use crate::machines::{ENDS_INTERVAL, note_choice, region_of, with_marks};
+use crate::machines::{ENDS_INTERVAL, region_of, with_marks};
 use crate::tags::tags;
 
 const VOLUME: &str = "volume";
@@ -191,7 +191,7 @@ impl Aws {
             }
         };
         let token = self.kind.env.random.uuid().to_string();
-        note_choice(CHOICE, Choice { token, zone }, call).await
+        call.choose(CHOICE, Choice { token, zone }).await
     }
 
     async fn create_volume(

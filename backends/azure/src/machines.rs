@@ -236,13 +236,11 @@ impl Azure {
                 again: STARTS_INTERVAL,
             })
         };
-        let choose = async || {
-            Ok(Choice {
-                group: self.group.clone(),
-                is_public: self.is_public(purpose),
-            })
+        let choice = Choice {
+            group: self.group.clone(),
+            is_public: self.is_public(purpose),
         };
-        let choice = call.make_once(CHOICE, choose).await?;
+        let choice = call.choose(CHOICE, choice).await?;
         let group = choice.group.as_str();
         let Some(asked) = call.made::<Asked>(MACHINE)? else {
             self.launch(want, purpose, &choice, call).await?;
@@ -306,7 +304,7 @@ impl Azure {
                 }
             }
         };
-        call.make_once(FOUND_IN, async || Ok(group)).await
+        call.choose(FOUND_IN, group).await
     }
 
     async fn machines_everywhere(&self) -> Result<Arc<Everywhere>, ComputeError> {
@@ -503,7 +501,7 @@ impl Azure {
         let ip = pieces.iter().find(|piece| piece.is(&nic)).and_then(Piece::ip);
         let address = ip.and_then(|ip| ip.public_address.clone());
         let found: Vec<Reference> = [nic].into_iter().chain(address).collect();
-        call.make_once(UNMARKED, async || Ok(found)).await
+        call.choose(UNMARKED, found).await
     }
 
     /// The address at which it is reached, and the one in its network; `None`: it has none yet.

@@ -15,7 +15,6 @@ use dstack_compute::{
 use dstack_model::runs::JobProvisioningData;
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -57,7 +56,7 @@ const SSH_PORT: i64 = 22;
 pub(crate) enum Purpose {
     /// Jobs, with an agent.
     Jobs,
-    /// A gateway.
+    /// The program of gateways, without an agent.
     Gateway {
         /// It is to be reached from everywhere.
         is_public: bool,
@@ -166,16 +165,6 @@ impl Lifecycle<Machine> for Gcp {
         }
         Ok(removal)
     }
-}
-
-/// Notes a choice. It is nothing that a cloud makes: where the note was cut off before, another choice does.
-pub(crate) async fn note_choice<T>(piece: &str, choice: T, call: &Call<'_>) -> Result<T, ComputeError>
-where
-    T: Clone + Serialize + DeserializeOwned + Send + Sync,
-{
-    let ask = async || Ok(choice.clone());
-    let find = async || Ok(Some(choice.clone()));
-    call.make(piece, LISTED_WITHIN, ask, find).await
 }
 
 /// The next attempt makes another choice.
@@ -289,7 +278,7 @@ impl Gcp {
             request: self.kind.env.random.uuid().to_string(),
             tried,
         };
-        note_choice(CHOICE, choice, call).await
+        call.choose(CHOICE, choice).await
     }
 
     async fn choose_next(

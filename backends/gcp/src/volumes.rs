@@ -20,7 +20,7 @@ use crate::Gcp;
 use crate::client::{Disk, Outcome, Region, last, plain};
 use crate::errors::{GcpError, known};
 use crate::labels::{OURS, labels};
-use crate::machines::{ENDS_INTERVAL, Launched, PARALLEL, mark, note_choice};
+use crate::machines::{ENDS_INTERVAL, Launched, PARALLEL, mark};
 
 const VOLUME: &str = "disk";
 
@@ -186,7 +186,7 @@ impl Gcp {
             request: self.kind.env.random.uuid().to_string(),
             zone: zones.first().cloned().unwrap_or_default(),
         };
-        note_choice(CHOICE, choice, call).await
+        call.choose(CHOICE, choice).await
     }
 
     async fn insert_disk(

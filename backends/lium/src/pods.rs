@@ -109,8 +109,8 @@ impl Lifecycle<Container> for Lium {
         };
         let find = || self.find_template(&name, call);
         let shape: Made = call.make(TEMPLATE, LISTED_WITHIN, create, find).await?;
-        let key: String = call
-            .make_once(RENT_KEY, async || Ok(self.kind.env.random.uuid().to_string()))
+        let key = call
+            .choose(RENT_KEY, self.kind.env.random.uuid().to_string())
             .await?;
         let body = rent(want, &name, &shape.id)?;
         let was_asked = call.asked_at(POD).is_some();

@@ -27,8 +27,8 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind as CloudKindOf, not_asked};
 use dstack_compute::config::NebiusConfig;
 use dstack_compute::{
-    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, LISTED_WITHIN, Lifecycle,
-    Machine, Owned, Placement, Removal,
+    Backend, BackendKind, Call, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
+    Placement, Removal,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -210,14 +210,7 @@ impl Nebius {
             return Ok(noted);
         }
         let project = self.project(region).await.map_err(not_asked)?;
-        self.note_this_project(project, call).await
-    }
-
-    /// The project that was noted, or else this one, which is noted.
-    async fn note_this_project(&self, project: String, call: &Call<'_>) -> Result<String, ComputeError> {
-        let ask = async || Ok(project.clone());
-        let find = async || Ok(Some(project.clone()));
-        call.make(PROJECT, LISTED_WITHIN, ask, find).await
+        call.choose(PROJECT, project).await
     }
 
     /// The project in which pieces were asked for. Earlier builds did not note it.

@@ -187,7 +187,7 @@ impl Nebius {
         };
         let (project, cluster) = match cluster {
             // Machines are in clusters of their own project only.
-            Some((project, cluster)) => (self.note_this_project(project, call).await?, Some(cluster)),
+            Some((project, cluster)) => (call.choose(PROJECT, project).await?, Some(cluster)),
             None => (self.note_project(&want.offer.region, call).await?, None),
         };
         let subnet = self.subnet(&project).await.map_err(not_asked)?;

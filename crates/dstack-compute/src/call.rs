@@ -222,6 +222,20 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Notes a choice for all further calls, such as a zone or a token: nothing that a cloud makes. One that is noted already stays.
+    ///
+    /// # Errors
+    /// It is not kept, or the note is of another form.
+    pub async fn choose<T>(&self, piece: &str, choice: T) -> Result<T, ComputeError>
+    where
+        T: Serialize + DeserializeOwned + Sync,
+    {
+        match self.made(piece)? {
+            Some(noted) => Ok(noted),
+            None => self.is_made(piece, choice, None).await,
+        }
+    }
+
     /// By what a piece is known that was made and not removed.
     ///
     /// # Errors

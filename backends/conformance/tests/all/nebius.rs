@@ -703,8 +703,8 @@ async fn machines_with_infiniband_are_in_the_cluster_of_their_group() {
 #[tokio::test(start_paused = true)]
 async fn a_group_grows_though_another_project_is_used_now() {
     let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
-    let (group, driver) = (placement(&cloud, REGION, H100), Driver::new(&cloud));
-    let made = driver.make(&group).await.unwrap();
+    let group = placement(&cloud, REGION, H100);
+    let made = Driver::new(&cloud).make(&group).await.unwrap();
     for named in [json!([NORTH]), json!([])] {
         cloud.config["projects"] = named;
         let mut subject = machine_of(&cloud, H100, REGION, false).await;
@@ -716,7 +716,7 @@ async fn a_group_grows_though_another_project_is_used_now() {
         assert!(asked["spec"]["gpu_cluster"]["id"].is_string());
         machines.remove(&subject.known(Some(place)), &subject).await;
     }
-    driver.remove(&group.known(Some(made)), &group).await;
+    Driver::new(&cloud).remove(&group.known(Some(made)), &group).await;
     assert_eq!(emulator.ledger().alive(), []);
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn page<T>(
     Ok((all.into_iter().skip(begin).take(end - begin).collect(), next))
 }
 
-/// A list.
+/// One page of a list of Compute Engine, as the query asks for it (`filter`, `maxResults`, `pageToken`).
 pub(crate) fn list(ask: &Ask, all: Vec<Value>) -> Answer {
     let (items, next) = page(ask, all, |one| one)?;
     let mut told = json!({"kind": "compute#list", "id": "list", "items": items});

@@ -58,9 +58,9 @@ impl Policy {
 pub struct Reservation {
     /// The project that has it.
     pub project: &'static str,
-    /// Its name.
+    /// The last part of its path.
     pub name: &'static str,
-    /// Its zone.
+    /// The zone in which machines may use it, such as `us-central1-a`.
     pub zone: &'static str,
     /// Type of its machines.
     pub machine_type: &'static str,

@@ -329,3 +329,16 @@ async fn one_call_that_was_answered_is_not_waited_for() {
     let removed = world.unmake(None, None, Ok(Removal::Gone)).await.unwrap();
     assert_eq!(removed, Removal::Gone);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_choice_stays_until_it_is_removed() {
+    let world = World::new();
+    let choose = async |zone: &str| world.call().choose("zone", zone.to_owned()).await.unwrap();
+    assert_eq!(choose("a").await, "a");
+    assert_eq!(choose("b").await, "a");
+    let call = world.call();
+    let gone = async |_: String| Ok(Removal::Gone);
+    let removed = call.unmake("zone", None, Duration::ZERO, async || Ok(None), gone);
+    assert_eq!(removed.await.unwrap(), Removal::Gone);
+    assert_eq!(choose("b").await, "b");
+}
