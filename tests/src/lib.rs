@@ -22,6 +22,7 @@ pub mod hosts;
 pub mod http;
 pub mod load;
 pub mod parts;
+pub mod ports;
 pub mod postgres;
 pub mod proxy;
 pub mod runs;

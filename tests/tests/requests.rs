@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use dstack_tests::cli::Cli;
 use dstack_tests::fleets::events;
 use dstack_tests::http::{Answer, Client};
+use dstack_tests::ports::own_port;
 use dstack_tests::runs::{Run, SMALL_YAML, TEST_TIMEOUT, attach};
 use dstack_tests::server::{Server, Setup, eventually};
 use dstack_tests::{need, parts};
@@ -49,10 +50,14 @@ fn get(url: &str, token: Option<&str>) -> Answer {
 
 /// A request as a browser or curl sends it.
 fn send(method: &str, url: &str, token: Option<&str>) -> Answer {
+    try_send(method, url, token).unwrap_or_else(|error| panic!("{method} {url}: {error:#}"))
+}
+
+fn try_send(method: &str, url: &str, token: Option<&str>) -> anyhow::Result<Answer> {
     let token = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}")));
     let headers: Vec<_> = token.into_iter().collect();
     let body = (method == "POST").then(|| b"x".to_vec());
-    Client::default().send(method, url, &headers, body).unwrap()
+    Client::default().send(method, url, &headers, body)
 }
 
 fn url(server: &Server, path: &str) -> String {
@@ -69,17 +74,41 @@ fn until_answered(server: &Server, run: &Run<'_>, path: &str) -> Answer {
 }
 
 fn a_service_answers_at_its_url(cli: &Cli) {
-    let mut server = need!(Setup::local()).start().unwrap();
+    let setup = need!(Setup::local()).variable("DSTACK_SERVER_SERVICES_ACCESS_LOG", "1");
+    let mut server = setup.start().unwrap();
     cli.knows(&server);
+    let port = own_port(0);
     let service = format!(
-        "type: service\nname: web\nport: 18453\ncommands:\n  - echo of-the-service > page.txt\n  \
-         - exec python3 -m http.server 18453 --bind 127.0.0.1\n{SMALL_YAML}"
+        "type: service\nname: web\nport: {port}\ncommands:\n  - echo of-the-service > page.txt\n  \
+         - exec python3 -m http.server {port} --bind 127.0.0.1\n{SMALL_YAML}"
     );
     apply(cli, &service);
     let run = attach(&server, "web");
     let page = until_answered(&server, &run, "page.txt");
     assert_eq!(page.text(), "of-the-service\n");
-    assert_eq!(get(&url(&server, "none.txt"), Some(server.token())).status, 404);
+    assert_eq!(
+        get(&url(&server, "none.txt?of=secrets"), Some(server.token())).status,
+        404
+    );
+    let line = eventually("the request is in the log", TEST_TIMEOUT, || {
+        let log = server.output();
+        let mut lines = log.lines();
+        Ok(lines.find(|line| line.contains("/none.txt")).map(str::to_owned))
+    })
+    .unwrap();
+    for part in [
+        "request to a service",
+        "project.name=\"main\"",
+        "run.name=\"web\"",
+        "job.id=",
+        "http.method=GET",
+        "http.status=404",
+        "client.address=127.0.0.1",
+        "duration_ms=",
+    ] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+    assert!(!line.contains("secrets"), "{line}");
     // Nobody else gets in, and nobody learns why.
     assert_eq!(get(&url(&server, "page.txt"), None).status, 403);
     assert_eq!(get(&url(&server, "page.txt"), Some("stale")).status, 403);
@@ -108,12 +137,13 @@ fn a_service_answers_at_its_url(cli: &Cli) {
 fn a_service_starts_when_it_is_asked(cli: &Cli) {
     let server = need!(Setup::local()).start().unwrap();
     cli.knows(&server);
+    let port = own_port(0);
     apply(
         cli,
         &format!(
-            "type: service\nname: web\nport: 18454\nreplicas: 0..1\nscaling: {{metric: rps, target: 1}}\n\
+            "type: service\nname: web\nport: {port}\nreplicas: 0..1\nscaling: {{metric: rps, target: 1}}\n\
              probes: [{{type: http, url: /page.txt, interval: 1s}}]\ncommands:\n  - echo started-for-it > page.txt\n  \
-             - exec python3 -m http.server 18454 --bind 127.0.0.1\n{SMALL_YAML}"
+             - exec python3 -m http.server {port} --bind 127.0.0.1\n{SMALL_YAML}"
         ),
     );
     let run = attach(&server, "web");
@@ -162,8 +192,10 @@ impl Load {
             thread::spawn(move || {
                 let mut answers = BTreeMap::new();
                 while !ends.load(Ordering::Acquire) {
-                    let answer = send(method, &url, Some(&token));
-                    let text = format!("{} {}", answer.status, answer.text().trim());
+                    let text = match try_send(method, &url, Some(&token)) {
+                        Ok(answer) => format!("{} {}", answer.status, answer.text().trim()),
+                        Err(error) => format!("{method} {error}"),
+                    };
                     *answers.entry(text).or_default() += 1;
                 }
                 answers
@@ -324,9 +356,10 @@ fn the_client_of_openai_talks_to_a_model() {
         .display()
         .to_string();
     let server = need!(Setup::local()).start().unwrap();
-    let program = format!("{python} {} 18454 org/echo", script("openai_model.py"));
+    let port = own_port(0);
+    let program = format!("{python} {} {port} org/echo", script("openai_model.py"));
     // Its probe is the one that services with a model have.
-    python_service(&server, &program, "port: 18454\nmodel: org/echo\n");
+    python_service(&server, &program, &format!("port: {port}\nmodel: org/echo\n"));
     let models = format!("{}/proxy/models/main", server.url());
     eventually("the model is listed", TEST_TIMEOUT, || {
         let listed = get(&format!("{models}/models"), Some(server.token()));
@@ -347,8 +380,9 @@ fn a_websocket_is_passed_on() {
         .display()
         .to_string();
     let server = need!(Setup::local()).start().unwrap();
-    let program = format!("{python} {} serve 18456", script("websocket_echo.py"));
-    python_service(&server, &program, "port: 18456\n");
+    let port = own_port(0);
+    let program = format!("{python} {} serve {port}", script("websocket_echo.py"));
+    python_service(&server, &program, &format!("port: {port}\n"));
     eventually("the service answers", TEST_TIMEOUT, || {
         // It speaks nothing else: 426.
         Ok((get(&url(&server, ""), Some(server.token())).status == 426).then_some(()))

@@ -5,10 +5,12 @@ use std::net::TcpListener;
 
 use dstack_telemetry_doubles::otlp::{self, Point, Span};
 use dstack_telemetry_doubles::{Received, Receiver, sentry};
+use dstack_tests::cli::Cli;
 use dstack_tests::http::Client;
-use dstack_tests::need;
-use dstack_tests::runs::TEST_TIMEOUT;
+use dstack_tests::ports::own_port;
+use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT};
 use dstack_tests::server::{Server, Setup, TOKEN, eventually, signal};
+use dstack_tests::{need, parts};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -180,6 +182,46 @@ fn what_is_sampled_and_whose_trace_it_is() {
             .iter()
             .all(|request| request.header("content-encoding") == Some("gzip"))
     );
+}
+
+/// Services are part of the trace of whoever asks them, and of the server's own span in it.
+#[test]
+fn a_trace_goes_on_at_a_service() {
+    let (runtime, receiver) = receiver();
+    let server = watched(need!(Setup::local()), &receiver.url).start().unwrap();
+    let cli = need!(Cli::ours());
+    cli.knows(&server);
+    let port = own_port(0);
+    let service = format!(
+        "type: service\nname: web\nport: {port}\nauth: false\ncommands:\n  - exec python3 {} {port}\n{SMALL_YAML}",
+        parts::repository().join("tests/python/echo_headers.py").display()
+    );
+    cli.write("service.yml", &service).unwrap();
+    cli.succeeds(&["apply", "-f", "service.yml", "-y", "-d"]);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let headers = [(
+        "traceparent".to_owned(),
+        format!("00-{trace}-b7ad6b7169203331-01"),
+    )];
+    let url = format!("{}/proxy/services/main/web/", server.url());
+    let told = eventually("the service answers", TEST_TIMEOUT, || {
+        let answer = Client::default().send("GET", &url, &headers, None)?;
+        Ok((answer.status == 200).then(|| answer.text()))
+    })
+    .unwrap();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let wait = receiver.wait_for("the span of the request", |all| {
+        let mut spans = otlp::spans(all).into_iter();
+        spans.find(|span| {
+            span.trace == trace
+                && span
+                    .attributes
+                    .get("http.response.status_code")
+                    .is_some_and(|code| code == "200")
+        })
+    });
+    let span = runtime.block_on(wait);
+    assert_eq!(told["traceparent"], format!("00-{trace}-{}-01", span.id));
 }
 
 #[test]

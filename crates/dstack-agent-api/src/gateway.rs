@@ -158,6 +158,36 @@ pub struct Counted {
     pub requests: u64,
 }
 
+/// What was counted of the requests to a service since the gateway was started. Not of gateways of dstack 0.22.5.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceCounts {
+    /// Id of the run, 32 hexadecimal digits.
+    pub id: String,
+    /// Answers by the first digit of their status, 1 to 5.
+    pub by_class: [u64; 5],
+    /// Requests under way now.
+    pub under_way: u64,
+    /// Seconds until the head of the answer.
+    pub head: Times,
+    /// Seconds until the end of the answer.
+    pub total: Times,
+    /// Tokens of what models were asked, as far as they said so.
+    pub prompt_tokens: u64,
+    /// Tokens of what models answered.
+    pub completion_tokens: u64,
+}
+
+/// How many requests took how long.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Upper bounds in seconds, and how many took at most so long.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// How long all took, in seconds.
+    pub sum: f64,
+}
+
 /// How a gateway is.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct GatewayHealth {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::gateway::{
     AcmeSettings, Drain, GatewayHealth, RegisterEntrypoint, RegisterReplica, RegisterService, Registered,
-    ServiceStatistics,
+    ServiceCounts, ServiceStatistics,
 };
 use crate::http::{AgentHttp, Call, CallError, Connector};
 
@@ -17,6 +17,9 @@ const REGISTRATION_LIMIT: Duration = Duration::from_secs(120);
 
 /// Beyond the time that requests under way are given.
 const DRAIN_MARGIN: Duration = Duration::from_secs(15);
+
+/// Numbers for metrics, which nobody waits for long.
+const COUNTS_LIMIT: Duration = Duration::from_secs(3);
 
 /// As much of an answer is read: a hundred bytes for each of many thousand replicas.
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
@@ -111,6 +114,17 @@ impl GatewayClient {
     /// Requests to all services.
     pub async fn statistics(&self) -> Result<Vec<ServiceStatistics>, CallError> {
         self.http.send(get("/api/stats/collect")).await?.json()
+    }
+
+    /// What was counted of the requests to each service since the gateway was started; of those without requests, nothing.
+    ///
+    /// # Errors
+    /// Also those of gateways of dstack 0.22.5, which do not know it.
+    pub async fn counts(&self) -> Result<Vec<ServiceCounts>, CallError> {
+        self.http
+            .send(get("/api/v2/stats").within(COUNTS_LIMIT))
+            .await?
+            .json()
     }
 
     async fn post<T: Serialize + Sync>(&self, path: String, body: &T) -> Result<(), CallError> {

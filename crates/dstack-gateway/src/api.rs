@@ -71,6 +71,7 @@ pub fn router(api: Arc<Api>, gate: Option<Gate>) -> Router {
             post(registry::drain_replica),
         )
         .route("/api/v2/health", get(registry::health))
+        .route("/api/v2/stats", get(stats::counts))
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(Arc::new(gate), gate::admit))

@@ -147,11 +147,14 @@ impl Gateway {
         };
         let registry = Arc::new(Registry::start(state, parts).await);
         let auth = Arc::new(Auth::new(settings.server_connections.clone(), random.clone()));
-        let forwarder = Forwarder::new(random.clone()).with_limits(limits(&settings));
+        let forwarder = Forwarder::new(random.clone())
+            .with_limits(limits(&settings))
+            .with_access_log(settings.access_log);
         let forwarder = Arc::new(forwarder);
         let stats = Arc::clone(forwarder.stats());
         let models = Models {
             forward: Arc::clone(&forwarder) as _,
+            stats: Arc::clone(&stats),
             renderer: prompts::renderer(),
             clock,
             random: random.clone(),

@@ -12,7 +12,9 @@ pub(crate) fn init(level: LevelFilter) {
         .with_default(level.min(LevelFilter::WARN))
         .with_target("dstack_gateway", level)
         .with_target("dstack_proxy", level)
-        .with_target("dstack_system", level);
+        .with_target("dstack_system", level)
+        // Written for those only who ask for it.
+        .with_target(dstack_proxy::access_log::TARGET, LevelFilter::INFO);
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false);

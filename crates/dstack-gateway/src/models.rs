@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use dstack_proxy::models::{Call, Endpoint, ModelApi, NoAccounting, Renderer, list};
+use dstack_proxy::models::{Call, Endpoint, ModelApi, Renderer, list};
 use dstack_proxy::{Forward, ProxyBody, refusal};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
@@ -28,6 +28,8 @@ const MAX_BODY: u64 = 64 * 1024 * 1024;
 pub struct Models {
     /// Passes them on.
     pub forward: Arc<dyn Forward>,
+    /// Where tokens of answers are counted.
+    pub stats: Arc<StatsRegistry>,
     /// Makes prompts of chat templates.
     pub renderer: Renderer,
     /// Tells when an answer was made.
@@ -101,7 +103,7 @@ impl Models {
         };
         ModelApi::new(
             Arc::new(limited),
-            Arc::new(NoAccounting),
+            Arc::clone(&self.stats) as _,
             self.renderer.clone(),
             Arc::clone(&self.clock),
             self.random.clone(),

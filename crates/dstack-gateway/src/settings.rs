@@ -65,6 +65,9 @@ pub struct Settings {
     /// Take over from the gateway that runs with this directory: it ends, and no connection is refused meanwhile
     #[arg(long)]
     pub take_over: bool,
+    /// Write a line of the log for each request to a service, without its query
+    #[arg(long)]
+    pub access_log: bool,
     /// error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: LevelFilter,

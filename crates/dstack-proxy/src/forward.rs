@@ -26,6 +26,7 @@ use outgoing::{Outgoing, ask_for_websocket, is_upgrade_to};
 use tries::Tries;
 use tunnel::Tunnel;
 
+use crate::access_log::Access;
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
 use crate::later::later;
 use crate::limits::{Left, Limits, Permit};
@@ -86,6 +87,7 @@ pub struct Forwarder {
     left: Left,
     /// `None`: services start no replicas when requests come.
     starter: Option<Arc<dyn Starter>>,
+    logs_access: bool,
 }
 
 impl Default for Forwarder {
@@ -102,6 +104,7 @@ impl Forwarder {
             stats: Arc::default(),
             left: Left::of(Limits::default()),
             starter: None,
+            logs_access: false,
         }
     }
 
@@ -116,6 +119,13 @@ impl Forwarder {
     #[must_use]
     pub fn with_starter(mut self, starter: Arc<dyn Starter>) -> Self {
         self.starter = Some(starter);
+        self
+    }
+
+    /// Whether a line of the log is written of each request when it is over, with the target [`TARGET`](crate::access_log::TARGET).
+    #[must_use]
+    pub const fn with_access_log(mut self, is_written: bool) -> Self {
+        self.logs_access = is_written;
         self
     }
 
@@ -216,9 +226,10 @@ impl Forwarder {
                 let (head, body) = response.into_parts();
                 let UnderWay {
                     outgoing,
-                    record,
+                    mut record,
                     permit,
                 } = request;
+                record.answered_by(visit.replica().id);
                 let answer = Answer {
                     head,
                     body,
@@ -238,11 +249,15 @@ impl Forwarder {
 impl Forward for Forwarder {
     async fn forward(&self, service: &Service, request: Request<ProxyBody>) -> Response<ProxyBody> {
         let started = Instant::now();
+        let access = self
+            .logs_access
+            .then(|| Access::new(service, request.method(), request.uri(), request.extensions()));
         let outgoing = match Outgoing::new(request) {
             Ok(outgoing) => outgoing,
             Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
         };
-        let record = self.stats.begin(service.run_id, started);
+        let mut record = self.stats.begin(service.run_id, started);
+        record.log(access);
         let Some(permit) = self.left.take(outgoing.upgrade.is_some()) else {
             return refuse(TOO_MANY.not_received(), record, outgoing);
         };

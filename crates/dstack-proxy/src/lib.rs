@@ -9,11 +9,13 @@
 //! * [`body`] — bodies on their way through, and answers of the proxy itself.
 //! * [`client`] — who sent a request.
 //! * [`stats`] — what is counted of the requests of each service.
+//! * [`access_log`] — a line of the log for each request, for those who ask for it.
 //! * [`limits`] — how many requests may be under way.
 //! * [`rate_limit`] — how often clients may ask.
 
 #![warn(missing_docs)]
 
+pub mod access_log;
 pub mod balance;
 pub mod body;
 pub mod client;

@@ -11,13 +11,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use dstack_system::Locked;
-use dstack_units::RunId;
+use dstack_units::{JobId, RunId};
 use http::StatusCode;
 use tokio::time::Instant;
 
 pub use histogram::{BUCKETS, Histogram};
 use windows::Frames;
 pub use windows::Window;
+
+use crate::access_log::Access;
+use crate::models::{Accounting, TokenUsage};
+use crate::routes::Service;
 
 /// Lengths of the windows, in seconds.
 pub const WINDOWS: [u64; 3] = [30, 60, 300];
@@ -40,6 +44,10 @@ pub struct Snapshot {
     pub head: Histogram,
     /// Time until the end of the answer, of upgraded connections until they were closed.
     pub total: Histogram,
+    /// Requests under way now.
+    pub under_way: u64,
+    /// What answers of its model took, as far as they said so.
+    pub tokens: TokenUsage,
 }
 
 /// The counts of all services, 10,000 at most: of more, the one is forgotten whose last request came first.
@@ -119,6 +127,7 @@ impl StatsRegistry {
             started,
             head: None,
             status: CLIENT_GONE,
+            access: None,
         }
     }
 
@@ -173,6 +182,16 @@ struct Counts {
     by_class: [u64; 5],
     head: Histogram,
     total: Histogram,
+    tokens: TokenUsage,
+}
+
+impl Accounting for StatsRegistry {
+    fn used(&self, service: &Service, usage: TokenUsage) {
+        let stats = self.of(service.run_id);
+        let mut counts = stats.counts.lock();
+        counts.tokens.prompt += usage.prompt;
+        counts.tokens.completion += usage.completion;
+    }
 }
 
 impl ServiceStats {
@@ -220,6 +239,8 @@ impl ServiceStats {
             by_class: counts.by_class,
             head: counts.head.clone(),
             total: counts.total.clone(),
+            under_way: self.under_way.load(Ordering::Relaxed),
+            tokens: counts.tokens,
         }
     }
 }
@@ -231,9 +252,23 @@ pub(crate) struct Record {
     started: Instant,
     head: Option<Duration>,
     status: u16,
+    /// `None`: nobody wants to read of it.
+    access: Option<Box<Access>>,
 }
 
 impl Record {
+    /// A line is written of the request when it is over.
+    pub(crate) fn log(&mut self, access: Option<Access>) {
+        self.access = access.map(Box::new);
+    }
+
+    /// This replica answers.
+    pub(crate) fn answered_by(&mut self, replica: JobId) {
+        if let Some(access) = &mut self.access {
+            access.replica = Some(replica);
+        }
+    }
+
     /// The answer has begun.
     pub(crate) fn answered(&mut self, status: StatusCode) {
         self.status = status.as_u16();
@@ -246,8 +281,11 @@ impl Drop for Record {
         let now = Instant::now();
         let total = now.saturating_duration_since(self.started);
         self.stats.under_way.fetch_sub(1, Ordering::Relaxed);
-        self.stats
-            .add(now, self.status, self.head.unwrap_or(total), total);
+        let head = self.head.unwrap_or(total);
+        self.stats.add(now, self.status, head, total);
+        if let Some(access) = &self.access {
+            access.write(self.status, head, total);
+        }
     }
 }
 
@@ -269,7 +307,11 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         record.answered(StatusCode::OK);
         advance(Duration::from_secs(4)).await;
-        assert_eq!(stats.snapshot(run(1)).unwrap(), empty());
+        let under_way = Snapshot {
+            under_way: 1,
+            ..empty()
+        };
+        assert_eq!(stats.snapshot(run(1)).unwrap(), under_way);
         drop(record);
         let snapshot = stats.snapshot(run(1)).unwrap();
         let times = |window: Window| {
@@ -284,7 +326,7 @@ mod tests {
             snapshot.windows.map(times),
             [(30, 1, 2.0, 6.0), (60, 1, 2.0, 6.0), (300, 1, 2.0, 6.0)]
         );
-        assert_eq!(snapshot.by_class, [0, 1, 0, 0, 0]);
+        assert_eq!((snapshot.by_class, snapshot.under_way), ([0, 1, 0, 0, 0], 0));
         advance(Duration::from_secs(30)).await;
         assert_eq!(
             stats

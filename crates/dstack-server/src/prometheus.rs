@@ -1,5 +1,6 @@
-//! `/metrics` in Prometheus' text format: instances, runs and jobs with the names and labels of dstack 0.22.5.
+//! `/metrics` in Prometheus' text format: instances, runs and jobs with the names and labels of dstack 0.22.5, and services.
 
+mod services;
 mod text;
 
 use std::collections::HashMap;
@@ -74,6 +75,7 @@ async fn answer(state: &AppState, headers: &HeaderMap, peer: Option<IpAddr>) -> 
     instances(&state.data, now, &mut text).await?;
     runs(&state.data, &mut text).await?;
     jobs(&state.data, now, &mut text).await?;
+    services::add(&state.services, &mut text).await;
     text.add(
         "dstack_server_panics_total",
         Kind::Counter,

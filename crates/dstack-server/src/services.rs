@@ -22,7 +22,7 @@ use dstack_engine::services::RequestObserver;
 use dstack_hosts::unreachable::UnreachableConnector;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
-use dstack_proxy::models::{ModelApi, NoAccounting, Renderer};
+use dstack_proxy::models::{ModelApi, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Database, JobSnapshot};
@@ -32,6 +32,7 @@ use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Second
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(crate) use self::gateways::CountedService;
 use self::gateways::{Gateways, Rules};
 use self::others::{Others, Telling};
 use self::replicas::Replicas;
@@ -99,7 +100,9 @@ impl ServiceRoutes {
         let (clock, random) = (Arc::clone(&data.clock), data.random.clone());
         let routes = Arc::<ArcSwap<Routes>>::default();
         let waiting = Arc::new(Waiting::new(Arc::clone(&routes)));
-        let forwarder = Forwarder::new(random.clone()).with_limits(limits);
+        let forwarder = Forwarder::new(random.clone())
+            .with_limits(limits)
+            .with_access_log(settings.services_access_log);
         let forwarder = Arc::new(forwarder.with_starter(Arc::clone(&waiting) as _));
         let through = Arc::clone(&forwarder) as _;
         let gateways = Gateways::new(data.database.clone(), random.clone(), rules, Arc::clone(&waiting));
@@ -109,7 +112,7 @@ impl ServiceRoutes {
             read_timeout,
             models: ModelApi::new(
                 through,
-                Arc::new(NoAccounting),
+                Arc::clone(forwarder.stats()) as _,
                 prompts,
                 Arc::clone(&clock),
                 random.clone(),
@@ -154,6 +157,11 @@ impl ServiceRoutes {
         &self.0.forwarder
     }
 
+    /// What gateways have counted of the requests to services.
+    pub(crate) async fn counted_at_gateways(&self) -> Vec<CountedService> {
+        self.0.gateways.counts().await
+    }
+
     /// Answers calls to models.
     pub fn models(&self) -> &ModelApi {
         &self.0.models
@@ -185,8 +193,12 @@ impl Inner {
                 // Nobody says when all other servers have heard of it.
                 tokio::time::sleep(TO_BE_HEARD).await;
             }
-            leaving.idle().await;
-            inner.replicas.forget(job);
+            loop {
+                leaving.idle().await;
+                if inner.replicas.forget(job) {
+                    break;
+                }
+            }
             inner.waiting.report(|observer| observer.idle(job));
         });
     }

@@ -318,6 +318,8 @@ settings! {
     trusted_proxies: Vec<IpNet> = "DSTACK_SERVER_TRUSTED_PROXIES", "127.0.0.0/8,::1", trusted_proxies::networks;
     /// Give pages of services that are reached through this server an origin of their own, so that they cannot read what the page of the server keeps in the browser. Pages that keep something in the browser themselves, or ask their own service with scripts, do not work then.
     sandbox_services: bool = "DSTACK_SERVER_SANDBOX_SERVICES", "off", env::flag;
+    /// Write a line of the log for each request to a service or model that comes through this server, without its query.
+    services_access_log: bool = "DSTACK_SERVER_SERVICES_ACCESS_LOG", "off", env::flag;
     /// Seconds that a replica of a service may be silent: before its answer, and between two pieces of it. As long a request waits for the first replica of a service.
     service_timeout: u64 = "DSTACK_SERVICE_CLIENT_TIMEOUT", "300", or(300);
     /// Token of the SSH proxy; without it the proxy's route is closed.

@@ -15,7 +15,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Histogram;
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::TraceContextExt;
-use opentelemetry_http::HeaderExtractor;
+use opentelemetry_http::{HeaderExtractor, HeaderInjector};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tokio::time::Instant;
 use tracing::field::Empty;
@@ -91,6 +91,15 @@ impl Http {
             }
         }
         span
+    }
+}
+
+/// Makes a request that is passed on part of the trace of the one that is being answered. Without traces, what the caller has said of
+/// its own stays.
+pub fn continue_trace(headers: &mut HeaderMap) {
+    let context = Span::current().context();
+    if context.span().span_context().is_valid() {
+        TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
     }
 }
 

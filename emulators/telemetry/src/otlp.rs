@@ -27,6 +27,8 @@ pub struct Span {
     pub scope: String,
     /// Of its trace, in hexadecimal.
     pub trace: String,
+    /// Its own, in hexadecimal.
+    pub id: String,
     /// Of the span it is part of; empty: of none.
     pub parent: String,
     /// 2 is a server's (`SPAN_KIND_SERVER`).
@@ -81,6 +83,7 @@ pub fn spans(received: &[Received]) -> Vec<Span> {
                     resource: resource.clone(),
                     scope: scope.clone(),
                     trace: hex(&span.trace_id),
+                    id: hex(&span.span_id),
                     parent: hex(&span.parent_span_id),
                     kind: span.kind,
                     status: span.status.map_or(0, |status| status.code),

@@ -1,10 +1,11 @@
-//! What was counted of the requests of services, for autoscaling.
+//! What was counted of the requests of services, for autoscaling and for metrics.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Json, Response};
-use dstack_proxy::stats::{StatsRegistry, WINDOWS};
+use dstack_agent_api::gateway::{ServiceCounts, Times};
+use dstack_proxy::stats::{Histogram, StatsRegistry, WINDOWS};
 use dstack_units::RunId;
 use serde_json::{Map, Value, json};
 
@@ -19,6 +20,33 @@ pub(super) async fn collect(State(api): State<Arc<Api>>) -> Response {
     };
     let all: Vec<Value> = state.services().map(of).collect();
     Json(all).into_response()
+}
+
+/// What was counted since the gateway was started.
+pub(super) async fn counts(State(api): State<Arc<Api>>) -> Response {
+    let state = api.registry.state().await;
+    let of = |(_, _, service): (&str, &str, &Arc<ServiceRecord>)| {
+        let snapshot = api.stats.snapshot(RunId::from(service.key))?;
+        Some(ServiceCounts {
+            id: service.key.simple().to_string(),
+            by_class: snapshot.by_class,
+            under_way: snapshot.under_way,
+            head: times(&snapshot.head),
+            total: times(&snapshot.total),
+            prompt_tokens: snapshot.tokens.prompt,
+            completion_tokens: snapshot.tokens.completion,
+        })
+    };
+    let all: Vec<ServiceCounts> = state.services().filter_map(of).collect();
+    Json(all).into_response()
+}
+
+fn times(histogram: &Histogram) -> Times {
+    Times {
+        buckets: histogram.cumulative().collect(),
+        count: histogram.count,
+        sum: histogram.sum,
+    }
 }
 
 fn windows(stats: &StatsRegistry, run: RunId) -> Map<String, Value> {

@@ -1,5 +1,6 @@
 //! What servers call, by the reference's description.
 
+use dstack_agent_api::gateway::ServiceCounts;
 use serde_json::json;
 
 use crate::support::app::App;
@@ -231,6 +232,15 @@ async fn requests_are_counted_for_autoscaling() {
         );
         assert_eq!(of("idle")[window], json!({ "requests": 0, "request_time": 0.0 }));
     }
+    let (_, counts) = setup.get("/api/v2/stats").await;
+    let counts: Vec<ServiceCounts> = serde_json::from_value(counts).unwrap();
+    let [web] = counts.as_slice() else {
+        panic!("only those that were asked: {counts:?}")
+    };
+    assert_eq!((web.by_class, web.under_way), ([0, 3, 0, 0, 0], 0));
+    assert_eq!((web.head.count, web.total.count), (3, 3));
+    assert_eq!(web.total.buckets.last(), Some(&(300.0, 3)));
+    assert!(web.total.sum >= web.head.sum, "{web:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

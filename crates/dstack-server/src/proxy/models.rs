@@ -9,6 +9,7 @@ use axum::http::{Extensions, HeaderMap, Response};
 use axum::routing::post;
 use dstack_proxy::ProxyBody;
 use dstack_proxy::models::{self, Call, Endpoint};
+use dstack_telemetry::http::continue_trace;
 use http_body_util::BodyExt as _;
 
 use super::members;
@@ -56,7 +57,7 @@ async fn call(
     endpoint: Endpoint,
     request: Request,
 ) -> Response<Body> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let admitted = members::admit(&state, &project, &head.headers, peer(&head.extensions)).await;
     let member = match admitted {
         Ok(member) => member,
@@ -67,6 +68,7 @@ async fn call(
         Ok(Received { bytes, reserved }) => (bytes, reserved),
         Err(error) => return error.into_response(),
     };
+    continue_trace(&mut head.headers);
     let call = Call {
         project: &member.project,
         endpoint,

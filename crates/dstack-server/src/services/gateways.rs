@@ -19,9 +19,11 @@ use dstack_plan::services::autoscaling::Load;
 use dstack_store::{Database, StoreError};
 use dstack_system::{Locked, Random, chain, task};
 use dstack_units::{GatewayId, GatewayReplicaId, JobId, RunId};
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::link::CountedService;
 use self::link::Link;
 use super::waiting::Waiting;
 use crate::wiring::GatewayHosts;
@@ -157,6 +159,16 @@ impl Gateways {
         let counted = links.iter().map(|link| link.requests(run, seconds));
         let requests = counted.sum::<Option<u64>>()?;
         Some(Load { requests })
+    }
+
+    /// What all gateways have counted that say so soon.
+    pub(super) async fn counts(&self) -> Vec<CountedService> {
+        let links: Vec<Arc<Link>> = {
+            let links = self.links.lock();
+            links.iter().flat_map(HashMap::values).cloned().collect()
+        };
+        let counted = join_all(links.iter().map(|link| link.counts())).await;
+        counted.into_iter().flatten().flatten().collect()
     }
 
     /// Follows what gateways there are, until the server stops.

@@ -78,11 +78,17 @@ impl Replicas {
         Some(Arc::clone(&known.replica))
     }
 
-    /// Its last request is answered; if it gets requests again by now, it stays.
-    pub(super) fn forget(&self, job: JobId) {
-        let mut known = self.0.lock();
-        if known.get(&job).is_some_and(|known| known.leaves) {
-            known.remove(&job);
+    /// Its last request is answered; if it gets requests again by now, it stays. `false`: another request has come meanwhile, which is
+    /// to be waited for.
+    pub(super) fn forget(&self, job: JobId) -> bool {
+        let mut all = self.0.lock();
+        match all.get(&job) {
+            Some(known) if known.leaves && known.replica.in_flight() > 0 => false,
+            Some(known) if known.leaves => {
+                all.remove(&job);
+                true
+            }
+            _ => true,
         }
     }
 

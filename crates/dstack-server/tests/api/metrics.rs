@@ -7,7 +7,8 @@ use dstack_store::{Commit, EngineStore, Json, Put, Sealed};
 use dstack_units::Time;
 use serde_json::json;
 
-use super::{Server, TestServer, request};
+use super::proxy::{get, serving_on};
+use super::{ADMIN, Server, TestServer, request};
 
 fn place() -> JobProvisioningData {
     let resources =
@@ -119,4 +120,61 @@ async fn each_job_has_its_latest_numbers() {
         let line = line("dstack_job_cpu_count", job).unwrap();
         assert!(line.contains(&format!("dstack_run_name=\"{run}\"")), "{line}");
     }
+}
+
+#[tokio::test]
+async fn requests_to_services_are_told() {
+    let server = TestServer::new()
+        .settings(|settings| settings.prometheus = true)
+        .start()
+        .await;
+    let server = serving_on(server, json!({"auth": false, "model": "org/m"})).await;
+    for path in ["a", "b?secret=1"] {
+        get(&server, &format!("/proxy/services/main/web/{path}"), None)
+            .await
+            .ok();
+    }
+    let usage =
+        json!({"model": "org/m", "messages": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}});
+    server
+        .post(ADMIN, "/proxy/models/main/chat/completions", usage)
+        .await
+        .ok();
+    let text = server.send(request("GET", "/metrics", None, None)).await.ok();
+    let text = text.as_str().unwrap();
+    let value = |name: &str, labels: &[&str]| -> f64 {
+        let is_it = |line: &&str| {
+            line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
+        };
+        let line = text.lines().find(is_it);
+        let value = line
+            .and_then(|line| line.rsplit_once(' '))
+            .map(|(_, value)| value.parse());
+        value
+            .unwrap_or_else(|| panic!("no {name} {labels:?} in {text}"))
+            .unwrap()
+    };
+    let web = "dstack_project_name=\"main\",dstack_run_name=\"web\"";
+    let is = |name: &str, labels: &[&str], expected: f64| {
+        let found = value(name, &[&[web], labels].concat());
+        assert!(
+            (found - expected).abs() < f64::EPSILON,
+            "{name} {labels:?}: {found}"
+        );
+    };
+    is("dstack_service_requests_total", &["code=\"2xx\""], 3.0);
+    is("dstack_service_requests_total", &["code=\"5xx\""], 0.0);
+    is("dstack_service_requests_in_flight", &[], 0.0);
+    is(
+        "dstack_service_request_duration_seconds_bucket",
+        &["le=\"+Inf\""],
+        3.0,
+    );
+    is("dstack_service_response_head_seconds_count", &[], 3.0);
+    is("dstack_service_tokens_total", &["type=\"prompt\""], 3.0);
+    is("dstack_service_tokens_total", &["type=\"completion\""], 4.0);
+    assert!(
+        text.contains("# TYPE dstack_service_request_duration_seconds histogram\n"),
+        "{text}"
+    );
 }

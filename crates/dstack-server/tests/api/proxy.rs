@@ -12,6 +12,7 @@ use dstack_engine::Services as _;
 use dstack_server::services::Ports;
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{Commit, EngineStore as _, Put};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +42,9 @@ async fn echo(request: Request) -> axum::Json<Value> {
         .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
         .collect();
     let (method, uri) = (request.method().to_string(), request.uri().to_string());
-    axum::Json(json!({"method": method, "uri": uri, "headers": headers}))
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let usage = serde_json::from_slice::<Value>(&body).unwrap_or_default()["usage"].take();
+    axum::Json(json!({"method": method, "uri": uri, "headers": headers, "usage": usage}))
 }
 
 /// Starts a replica in this process.
@@ -58,7 +61,7 @@ async fn serving(more: Value) -> Server {
     serving_on(Server::new().await, more).await
 }
 
-async fn serving_on(server: Server, more: Value) -> Server {
+pub(crate) async fn serving_on(server: Server, more: Value) -> Server {
     reach(&server, replica().await);
     apply(&server, more).await.ok();
     run(&server).await;

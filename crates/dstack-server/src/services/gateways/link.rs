@@ -82,6 +82,8 @@ struct State {
     refused: BTreeMap<Name, Refused>,
     /// Requests to services that scale, when they were counted last.
     counted: Option<(Instant, HashMap<RunId, Windows>)>,
+    /// By which it was reached last, and what it should have had then.
+    reached: Option<(GatewayClient, Arc<Expected>)>,
 }
 
 /// Requests by the seconds of the window.
@@ -89,6 +91,16 @@ type Windows = HashMap<u64, u64>;
 
 /// Project and run, in small letters.
 type Name = (String, String);
+
+/// What a replica of a gateway has counted of the requests to a service.
+#[derive(Debug)]
+pub(crate) struct CountedService {
+    pub(crate) project: String,
+    pub(crate) run_name: String,
+    pub(crate) run: RunId,
+    pub(crate) replica: GatewayReplicaId,
+    pub(crate) counts: ServiceCounts,
+}
 
 /// What was told of a service was refused.
 #[derive(Debug, Clone)]
@@ -121,6 +133,7 @@ impl Link {
                 entrypoints: HashSet::new(),
                 refused: BTreeMap::new(),
                 counted: None,
+                reached: None,
             }),
         }
     }
@@ -181,6 +194,32 @@ impl Link {
         let (at, counted) = state.counted.as_ref()?;
         let is_recent = Instant::now() < *at + COUNTED_FOR;
         counted.get(&run).filter(|_| is_recent)?.get(&seconds).copied()
+    }
+
+    /// What it has counted since it was started of the services that it should have; `None`: it does not say so.
+    pub(super) async fn counts(&self) -> Option<Vec<CountedService>> {
+        let reached = self.state.lock().reached.clone();
+        let (client, expected) = reached.filter(|_| self.is_current())?;
+        let told = match client.counts().await {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::debug!(gateway.replica = %self.replica, error = %chain(&error), "a gateway does not say what it has counted");
+                return None;
+            }
+        };
+        let known = told.into_iter().filter_map(|counts| {
+            let run = RunId::from(Uuid::parse_str(&counts.id).ok()?);
+            // Whose they are is not the gateway's to say.
+            let listed = &expected.services.get(&run)?.listed;
+            Some(CountedService {
+                project: listed.project_name.clone(),
+                run_name: listed.run.run_name.clone(),
+                run,
+                replica: self.replica,
+                counts,
+            })
+        });
+        Some(known.collect())
     }
 
     fn told_at(&self) -> Instant {
@@ -340,6 +379,7 @@ async fn serve(
         // Read after it: what was committed before has been told by now, or is told below.
         let expected = expected::read(&gateways.database, link.gateway).await;
         let expected = Arc::new(expected.map_err(|error| chain(&error).to_string())?);
+        link.state.lock().reached = Some((client.clone(), Arc::clone(&expected)));
         let (left, came) = link.take_over(&known);
         for (job, run) in left {
             gateways.left(job);
