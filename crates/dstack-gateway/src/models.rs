@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use dstack_proxy::models::{Call, Endpoint, ModelApi, Renderer, list};
+use dstack_proxy::stats::StatsRegistry;
 use dstack_proxy::{Forward, ProxyBody, refusal};
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;

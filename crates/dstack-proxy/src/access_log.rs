@@ -46,15 +46,17 @@ impl Access {
     pub(crate) fn write(&self, status: u16, head: Duration, total: Duration) {
         tracing::info!(
             target: TARGET,
-            project.name = self.project,
-            run.name = self.run,
-            job.id = self.replica.map(tracing::field::display),
-            http.method = %self.method,
-            http.path = self.path,
-            http.status = status,
-            client.address = self.client.map(tracing::field::display),
-            head_ms = millis(head),
-            duration_ms = millis(total),
+            {
+                project.name = self.project,
+                run.name = self.run,
+                job.id = self.replica.map(tracing::field::display),
+                http.method = %self.method,
+                http.path = self.path,
+                http.status = status,
+                client.address = self.client.map(tracing::field::display),
+                head_ms = millis(head),
+                duration_ms = millis(total),
+            },
             "request to a service"
         );
     }

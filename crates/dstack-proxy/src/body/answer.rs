@@ -139,6 +139,7 @@ impl Body for AnswerBody {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
+                tracing::debug!(error = %dstack_system::chain(&error), "a replica has broken its answer off");
                 body.break_off();
                 Poll::Ready(Some(Err(error.into())))
             }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_agent_api::gateway::{RegisterEntrypoint, Registered};
+use dstack_agent_api::gateway::{RegisterEntrypoint, Registered, ServiceCounts};
 use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_agent_api::http::CallError;
 use dstack_model::reach::Reach;
