@@ -5,6 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+/// What is said of an answer of which the head has come, and not all of the body.
+pub const BROKEN_OFF: &str = "the answer has broken off";
+
 /// An answer of a server.
 #[derive(Debug)]
 pub struct Answer {
@@ -80,7 +83,12 @@ impl Client {
         Ok(Answer {
             status: answer.status().as_u16(),
             headers: headers.collect(),
-            body: answer.body_mut().with_config().limit(1 << 30).read_to_vec()?,
+            body: answer
+                .body_mut()
+                .with_config()
+                .limit(1 << 30)
+                .read_to_vec()
+                .context(BROKEN_OFF)?,
         })
     }
 

@@ -28,6 +28,8 @@ pub struct Seen(Arc<Facts>);
 
 #[derive(Debug, Default)]
 struct Facts {
+    /// Handlers may run in tasks of their own, where it is not the current one.
+    span: OnceLock<Span>,
     route: OnceLock<&'static str>,
     user: OnceLock<String>,
 }
@@ -41,6 +43,17 @@ impl Seen {
     /// The route that took it, as the table has it: `/api/project/{project_name}/runs/list`.
     pub fn route(&self, route: &'static str) {
         self.0.route.set(route).ok(); // the first to know is right
+    }
+
+    /// Makes a request that is passed on part of the trace of this one. Without traces, what the caller has said of its own stays.
+    pub fn continue_trace(&self, headers: &mut HeaderMap) {
+        let Some(span) = self.0.span.get() else {
+            return;
+        };
+        let context = span.context();
+        if context.span().span_context().is_valid() {
+            TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
+        }
     }
 
     /// The name of the user who called.
@@ -94,21 +107,13 @@ impl Http {
     }
 }
 
-/// Makes a request that is passed on part of the trace of the one that is being answered. Without traces, what the caller has said of
-/// its own stays.
-pub fn continue_trace(headers: &mut HeaderMap) {
-    let context = Span::current().context();
-    if context.span().span_context().is_valid() {
-        TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
-    }
-}
-
 async fn watch(State(http): State<Arc<Http>>, mut request: Request, next: Next) -> Response<Body> {
     let start = Instant::now();
     let method = method(request.method());
     let seen = Seen::default();
     request.extensions_mut().insert(seen.clone());
     let span = http.span(method, method, request.headers());
+    seen.0.span.set(span.clone()).ok(); // it is new
     let response = next.run(request).instrument(span.clone()).await;
     let route = seen.0.route.get().copied();
     let status = response.status();

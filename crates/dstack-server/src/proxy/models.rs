@@ -9,7 +9,7 @@ use axum::http::{Extensions, HeaderMap, Response};
 use axum::routing::post;
 use dstack_proxy::ProxyBody;
 use dstack_proxy::models::{self, Call, Endpoint};
-use dstack_telemetry::http::continue_trace;
+use dstack_telemetry::http::Seen;
 use http_body_util::BodyExt as _;
 
 use super::members;
@@ -68,7 +68,9 @@ async fn call(
         Ok(Received { bytes, reserved }) => (bytes, reserved),
         Err(error) => return error.into_response(),
     };
-    continue_trace(&mut head.headers);
+    if let Some(seen) = Seen::of(&head.extensions) {
+        seen.continue_trace(&mut head.headers);
+    }
     let call = Call {
         project: &member.project,
         endpoint,

@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::routing::any;
 use dstack_proxy::{Client, Forward as _, Paths, ProxyBody, Scheme, Service};
-use dstack_telemetry::http::continue_trace;
+use dstack_telemetry::http::Seen;
 use http_body_util::BodyExt as _;
 use percent_encoding::percent_decode_str;
 
@@ -128,7 +128,9 @@ async fn to_service(state: &AppState, service: &Service, mut head: Parts, body: 
     if let Some(host) = authority {
         head.headers.insert(header::HOST, host);
     }
-    continue_trace(&mut head.headers);
+    if let Some(seen) = Seen::of(&head.extensions) {
+        seen.continue_trace(&mut head.headers);
+    }
     if let Some(client) = client {
         head.extensions.insert(client);
     }
