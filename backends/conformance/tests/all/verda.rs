@@ -53,6 +53,12 @@ fn cloud() -> Cloud {
     cloud_of("verda").1
 }
 
+pub(crate) async fn one_of_datacrunch() -> (Cloud, Subject<Machine>) {
+    let (_, cloud) = cloud_of("datacrunch");
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
 pub(crate) async fn one() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
