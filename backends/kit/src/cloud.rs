@@ -2,12 +2,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dstack_backend::Env;
-use dstack_catalog::{Catalog, Settings};
+use dstack_catalog::{Catalog, Filter, Settings, builtin};
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{Backend, BackendKind};
+use dstack_compute::{Backend, BackendKind, ConfigureError};
 use dstack_http::{ClientOptions, LazyClient, Transport};
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
+use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use dstack_system::clock::VirtualClock;
 use dstack_system::{Random, SystemClock};
@@ -70,10 +71,54 @@ impl Cloud {
         self.kind.open(&config.split()).unwrap()
     }
 
+    /// Checks a configuration as a server does before it stores it, and opens what is to be stored: its fields, without credentials.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub async fn configure(&self, config: &Value) -> Result<Value, ConfigureError> {
+        let config = BackendConfig::read(config).unwrap();
+        let stored = self.kind.configure("main", &config).await?;
+        self.kind.open(&stored).unwrap();
+        Ok(serde_json::from_str(&stored.config).unwrap())
+    }
+
+    /// What a server that has just started is offered.
+    pub async fn offers(&self, requirements: &Requirements) -> Vec<InstanceOfferWithAvailability> {
+        self.open().offers(requirements).await.unwrap()
+    }
+
     /// What jobs mostly ask for.
     pub fn requirements() -> Requirements {
-        decode_strict(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB.."}})).unwrap()
+        requirements(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB.."}}))
     }
+}
+
+/// Requirements as they are stored of a run: `{"resources": {"cpu": "2.."}, "spot": true}`.
+pub fn requirements(asked: &Value) -> Requirements {
+    decode_strict(asked).unwrap()
+}
+
+/// An object with these fields instead of its own, or besides them.
+pub fn extended(mut object: Value, fields: &Value) -> Value {
+    let all = object.as_object_mut().unwrap();
+    all.extend(fields.as_object().unwrap().clone());
+    object
+}
+
+/// Rows of the compiled-in catalogue, as an emulator has them: those of a provider that have no other flags than these, or whatever
+/// flags they have when none are named.
+pub fn sizes_of_catalog<T>(
+    provider: &str,
+    flags: &[&str],
+    size: impl Fn(dstack_catalog::Offer<'_>) -> T,
+) -> Vec<T> {
+    let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+    let filter = Filter {
+        provider: Some(vec![provider.to_owned()]),
+        allowed_flags: (!flags.is_empty()).then_some(flags),
+        ..Filter::default()
+    };
+    builtin().query(&filter).unwrap().map(size).collect()
 }
 
 /// As [`env`], in real time and over the network, for an emulator of others that is at this URL.

@@ -1,14 +1,12 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use dstack_compute::{Backend, CALL_LIMIT, Call, ComputeError, Journal, Known, Removal, Resource, Step};
-use serde_json::Value;
+use dstack_compute::{Backend, CALL_LIMIT, Call, ComputeError, Known, Removal, Resource, Step};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::faults::mortal;
-use crate::{Cloud, Subject};
+use crate::{Cloud, Notes, Subject};
 
 /// Longest time for anything: the clouds of the kit are never away for long.
 const LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
@@ -31,17 +29,6 @@ pub struct Driver<'a> {
     killed: Arc<Notify>,
     /// Tells, after that, who makes something until then.
     died: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Notes(Mutex<Value>);
-
-#[async_trait]
-impl Journal for Notes {
-    async fn keep(&self, notes: &Value) -> Result<(), String> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = notes.clone();
-        Ok(())
-    }
 }
 
 impl<'a> Driver<'a> {
@@ -73,8 +60,7 @@ impl<'a> Driver<'a> {
     }
 
     fn call(&self) -> Call<'_> {
-        let notes = self.notes.0.lock().unwrap().clone();
-        Call::new(self.cloud.env.clock.clone(), &self.notes, &notes).unwrap()
+        self.notes.call(self.cloud)
     }
 
     /// The answer to a call, or that the server was killed in it: then another one has begun.

@@ -21,22 +21,27 @@ mod driver;
 mod exchange;
 mod faults;
 mod ledger;
+mod notes;
 mod reference;
 mod serve;
 mod soak;
 mod subject;
 mod transport;
 
-pub use cloud::{CANARY, Cloud, env, network_env};
+pub use cloud::{CANARY, Cloud, env, extended, network_env, requirements, sizes_of_catalog};
 pub use containers::{ContainerStart, Containers};
 pub use driver::Driver;
 pub use exchange::Exchange;
 pub use faults::{Fault, Faults};
 pub use ledger::{Entry, Ledger};
-pub use reference::{reference_python, run, served};
+pub use notes::Notes;
+pub use reference::{passes_with_the_reference, reference_python, run, served};
 pub use serve::serve;
 pub use soak::soak;
-pub use subject::{Subject, attachment, container, gateway, group, machine, marks, placement, volume};
+pub use subject::{
+    Subject, attachment, container, container_in, container_of, gateway, group, machine, machine_in,
+    machine_of, marks, placement, volume,
+};
 pub use transport::EmulatedTransport;
 
 use std::time::Duration;

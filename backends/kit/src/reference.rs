@@ -29,6 +29,27 @@ pub fn reference_python() -> Result<PathBuf, String> {
     Ok(Path::new(&folder).join("bin/python"))
 }
 
+/// The reference's own code against an emulated cloud: runs `reference.py` of a type, with the URL of the cloud and these arguments,
+/// which makes, waits for and removes one of each. `false`: there is no reference, and why was printed.
+pub async fn passes_with_the_reference(backend: &str, emulator: &dyn Emulator, arguments: &[&str]) -> bool {
+    let python = match reference_python() {
+        Ok(python) => python,
+        Err(reason) => {
+            println!("skipped: {reason}");
+            return false;
+        }
+    };
+    let url = served(emulator).await;
+    let script = format!(
+        "{}/../{backend}/emulator/reference.py",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let arguments = [&[&*script, &*url][..], arguments].concat();
+    let (status, text) = run(&python, &arguments).await;
+    assert!(status && text.contains("all parts passed"), "{text}");
+    true
+}
+
 /// Runs a program without the environment of this process; whether it succeeded, and all that it printed.
 pub async fn run(program: &Path, arguments: &[&str]) -> (bool, String) {
     let home = std::env::temp_dir();

@@ -1,7 +1,7 @@
 use dstack_compute::{
     Attachment, AttachmentSite, Backend, Container, ContainerRequest, GatewayMachine, GatewayRequest, Group,
     GroupRequest, Known, Lifecycle, Machine, MachineRequest, Marks, Owner, Placement, PlacementRequest,
-    RegistryLogin, Resource, Volume, VolumeRequest, Workload,
+    RegistryLogin, Resource, Sign, Volume, VolumeRequest, Workload,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -40,6 +40,14 @@ impl<R: Resource> Subject<R> {
             site: self.site.clone(),
             place,
         }
+    }
+
+    /// How it is, as a backend tells of it alone; `None`: it cannot be told.
+    pub async fn sign(&self, backend: &dyn Backend, known: &Known<R>) -> Option<Sign<R::Place>> {
+        let lifecycle = (self.lifecycle)(backend).unwrap();
+        let mut signs = lifecycle.look(std::slice::from_ref(known)).await.unwrap();
+        assert_eq!(signs.len(), 1, "{signs:?}");
+        signs.remove(0)
     }
 
     /// The same of another installation in the same account, for a row whose key is the same.
@@ -98,14 +106,26 @@ fn long_name() -> String {
     format!("a-fleet-with-a-name-{}-0", "x".repeat(80))
 }
 
-/// What the backend offers first of what is to be had.
-async fn first_offer(cloud: &Cloud, requirements: &Requirements) -> Offer {
-    let offers = cloud.open().offers(requirements).await.unwrap();
+/// What the backend offers first of what is to be had, there.
+async fn first_offer(cloud: &Cloud, requirements: &Requirements, region: Option<&str>) -> Offer {
+    let offers = cloud.offers(requirements).await;
     let offer = offers.into_iter().find(|offer| {
-        let is_there = cloud.region.is_none_or(|region| &*offer.region == region);
+        let is_there = region.is_none_or(|region| &*offer.region == region);
         is_there && offer.availability != InstanceAvailability::NotAvailable
     });
     offer.expect("the backend offers something")
+}
+
+/// The first that is so.
+async fn wanted_offer(
+    cloud: &Cloud,
+    requirements: &Requirements,
+    is_wanted: impl Fn(&Offer) -> bool,
+) -> Offer {
+    let offers = cloud.offers(requirements).await;
+    let names: Vec<String> = offers.iter().map(|offer| offer.instance.name.clone()).collect();
+    let offer = offers.into_iter().find(is_wanted);
+    offer.unwrap_or_else(|| panic!("none of what is offered is so: {names:?}"))
 }
 
 fn unset(fields: &[(bool, &str)]) -> Option<String> {
@@ -116,7 +136,27 @@ fn unset(fields: &[(bool, &str)]) -> Option<String> {
 
 /// The first machine that the backend has.
 pub async fn machine(cloud: &Cloud) -> Subject<Machine> {
-    let offer = first_offer(cloud, &Cloud::requirements()).await;
+    let offer = first_offer(cloud, &Cloud::requirements(), cloud.region).await;
+    machine_at(cloud, offer)
+}
+
+/// The first machine that the backend has in a region.
+pub async fn machine_in(cloud: &Cloud, region: &str) -> Subject<Machine> {
+    let offer = first_offer(cloud, &Cloud::requirements(), Some(region)).await;
+    machine_at(cloud, offer)
+}
+
+/// A machine of the first offer that is so.
+pub async fn machine_of(
+    cloud: &Cloud,
+    requirements: &Requirements,
+    is_wanted: impl Fn(&Offer) -> bool,
+) -> Subject<Machine> {
+    let offer = wanted_offer(cloud, requirements, is_wanted).await;
+    machine_at(cloud, offer)
+}
+
+fn machine_at(cloud: &Cloud, offer: Offer) -> Subject<Machine> {
     let marks = marks(cloud, &long_name());
     Subject {
         lifecycle: |backend| backend.machines(),
@@ -166,7 +206,28 @@ fn workload() -> Workload {
 /// The first container that the backend has.
 pub async fn container(cloud: &Cloud) -> Subject<Container> {
     let requirements = Cloud::requirements();
-    let offer = first_offer(cloud, &requirements).await;
+    let offer = first_offer(cloud, &requirements, cloud.region).await;
+    container_at(cloud, requirements, offer)
+}
+
+/// The first container that the backend has in a region.
+pub async fn container_in(cloud: &Cloud, region: &str) -> Subject<Container> {
+    let requirements = Cloud::requirements();
+    let offer = first_offer(cloud, &requirements, Some(region)).await;
+    container_at(cloud, requirements, offer)
+}
+
+/// A container of the first offer that is so.
+pub async fn container_of(
+    cloud: &Cloud,
+    requirements: Requirements,
+    is_wanted: impl Fn(&Offer) -> bool,
+) -> Subject<Container> {
+    let offer = wanted_offer(cloud, &requirements, is_wanted).await;
+    container_at(cloud, requirements, offer)
+}
+
+fn container_at(cloud: &Cloud, requirements: Requirements, offer: Offer) -> Subject<Container> {
     let marks = marks(cloud, &long_name());
     Subject {
         lifecycle: |backend| backend.containers(),
@@ -202,7 +263,7 @@ pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
         multinode: Some(true),
         ..Cloud::requirements()
     };
-    let offer = first_offer(cloud, &requirements).await;
+    let offer = first_offer(cloud, &requirements, cloud.region).await;
     let marks = marks(cloud, &long_name());
     let workload = Workload {
         registry: None,

@@ -240,7 +240,6 @@ impl Oci {
     /// OCI says "not found" also of what the user may not see any more: only its list tells that a machine is gone.
     pub(crate) async fn terminate(&self, region: &str, id: &str) -> Result<Removal, ComputeError> {
         let asked = self.client.terminate(region, id).await;
-        let was_taken = asked.is_ok();
         if let Err(error) = &asked
             && !matches!(error.status(), Some(StatusCode::NOT_FOUND | StatusCode::CONFLICT))
         {
@@ -248,8 +247,8 @@ impl Oci {
         }
         let all = told(self.client.instances(region, &self.compartment).await)?;
         let left = match all.into_iter().find(|instance| instance.id == id) {
-            // While others end, a page may begin one entry later: what was not ended is asked for by its id as well.
-            None if !was_taken => self.instance(region, id).await?,
+            // It may be in a compartment that was configured before, and while others end, a page may begin one entry later.
+            None => self.instance(region, id).await?,
             listed => listed,
         };
         Ok(

@@ -1,22 +1,18 @@
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Fault, Subject, attachment, checks, checks_of, gateway, machine, placement, soak,
-    volume,
+    CANARY, Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, machine,
+    machine_of, placement, requirements, sizes_of_catalog, soak, volume,
 };
-use dstack_catalog::{Filter, builtin};
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, CALL_LIMIT, Call, ComputeError, ConfigureError, GatewayMachine, Journal,
-    Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine, Machine,
+    MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use dstack_units::Time;
 use serde_json::{Value, json};
@@ -32,21 +28,14 @@ const WITH_EFA: &[(&str, u32)] = &[("p4d.24xlarge", 4), ("p5.48xlarge", 32), ("g
 
 /// All that the catalogue has.
 static SIZES: LazyLock<Vec<Size>> = LazyLock::new(|| {
-    let filter = Filter {
-        provider: Some(vec!["aws".to_owned()]),
-        ..Filter::default()
-    };
-    let catalog = builtin();
-    let rows = catalog.query(&filter).unwrap();
-    let size = |row: dstack_catalog::Offer<'_>| {
+    let mut sizes = sizes_of_catalog("aws", &[], |row| {
         let efa = WITH_EFA.iter().find(|(name, _)| *name == row.instance_name());
         Size {
             name: row.instance_name().to_owned(),
             vcpus: row.cpu(),
             max_efa: efa.map_or(0, |(_, most)| *most),
         }
-    };
-    let mut sizes: Vec<Size> = rows.map(size).collect();
+    });
     sizes.sort_by(|one, other| one.name.cmp(&other.name));
     sizes.dedup_by(|one, other| one.name == other.name);
     sizes
@@ -61,12 +50,8 @@ fn key(id: &str, secret: &str) -> Value {
 }
 
 fn config_with(more: &Value) -> Value {
-    let mut config = json!({"type": "aws", "regions": REGIONS, "creds": key(KEY_ID, CANARY)});
-    config
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    config
+    let config = json!({"type": "aws", "regions": REGIONS, "creds": key(KEY_ID, CANARY)});
+    extended(config, more)
 }
 
 /// The cloud, and what is behind it.
@@ -95,34 +80,18 @@ fn cloud() -> Cloud {
     cloud_with(&json!({})).0
 }
 
-fn requirements(more: &Value) -> Requirements {
-    let mut all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB.."}});
-    all.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    decode_strict(&all).unwrap()
+fn wanted(more: &Value) -> Requirements {
+    let all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB.."}});
+    requirements(&extended(all, more))
 }
 
 fn with_gpus(gpu: &str) -> Requirements {
-    requirements(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": gpu}}))
+    wanted(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": gpu}}))
 }
 
-/// A machine of the first offer that is so.
-async fn machine_of(
-    cloud: &Cloud,
-    requirements: &Requirements,
-    is_wanted: impl Fn(&InstanceOfferWithAvailability) -> bool,
-) -> Subject<Machine> {
-    let offers = cloud.open().offers(requirements).await.unwrap();
-    let mut subject = machine(cloud).await;
-    subject.want.offer = offers.into_iter().find(is_wanted).unwrap();
-    subject.site = subject.want.offer.region.to_string();
-    subject
-}
-
+/// Which is not spot, in the first region.
 async fn machine_named(cloud: &Cloud, name: &str) -> Subject<Machine> {
-    let all =
-        requirements(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "0.."}, "spot": false}));
+    let all = wanted(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "0.."}, "spot": false}));
     machine_of(cloud, &all, |offer| {
         offer.instance.name == name && &*offer.region == REGION
     })
@@ -130,22 +99,12 @@ async fn machine_named(cloud: &Cloud, name: &str) -> Subject<Machine> {
 }
 
 fn disk(more: &Value) -> Value {
-    let mut disk =
-        json!({"type": "volume", "backend": "aws", "name": "data", "region": REGION, "size": "100GB"});
-    disk.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    disk
-}
-
-async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureError> {
-    let config = BackendConfig::read(config).unwrap();
-    let stored = cloud.kind.configure("main", &config).await?;
-    Ok(serde_json::from_str(&stored.config).unwrap())
+    let disk = json!({"type": "volume", "backend": "aws", "name": "data", "region": REGION, "size": "100GB"});
+    extended(disk, more)
 }
 
 async fn problem(cloud: &Cloud, more: &Value) -> String {
-    match configure(cloud, &config_with(more)).await.unwrap_err() {
+    match cloud.configure(&config_with(more)).await.unwrap_err() {
         ConfigureError::Invalid(text) => text,
         other @ ConfigureError::Credentials { .. } => panic!("{other:?}"),
     }
@@ -176,7 +135,7 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
     }
     let default = json!({"creds": {"type": "default"}});
     let (cloud, emulator) = cloud_with(&default);
-    configure(&cloud, &cloud.config).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     assert_eq!(emulator.session_tokens(), ["session"]);
     let of_others = Aws::new(KEY_ID, "other", REGIONS, sizes());
     let cloud = Cloud::new(
@@ -185,7 +144,7 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
         config_with(&default),
         Vec::new(),
     );
-    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     let ConfigureError::Credentials { fields, .. } = &error else {
         panic!("{error:?}");
     };
@@ -201,7 +160,7 @@ async fn a_configuration_is_checked_in_each_of_its_regions() {
         json!({"public_ips": false, "vpc_name": "private"}),
         json!({"vpc_ids": {"eu-west-1": "vpc-default-eu-west-1"}}),
     ] {
-        configure(&cloud, &config_with(&good)).await.unwrap();
+        cloud.configure(&config_with(&good)).await.unwrap();
     }
     for (bad, expected) in [
         (json!({"public_ips": false}), "Failed to find private subnets"),
@@ -231,7 +190,8 @@ async fn a_configuration_is_checked_in_each_of_its_regions() {
         assert!(text.contains(expected), "{bad}: {text}");
     }
     emulator.add_profile("jobs");
-    configure(&cloud, &config_with(&json!({"iam_instance_profile": "jobs"})))
+    cloud
+        .configure(&config_with(&json!({"iam_instance_profile": "jobs"})))
         .await
         .unwrap();
     emulator.deny("ec2:DescribeRouteTables");
@@ -254,7 +214,8 @@ async fn regions_that_are_not_named_are_filled_in() {
     // The account has one of them only.
     let text = problem(&cloud, &json!({"regions": null})).await;
     assert!(text.contains("cannot use region us-east-2"), "{text}");
-    let stored = configure(&cloud, &config_with(&json!({"regions": ["us-east-1"]})))
+    let stored = cloud
+        .configure(&config_with(&json!({"regions": ["us-east-1"]})))
         .await
         .unwrap();
     assert_eq!(stored["regions"], json!(["us-east-1"]));
@@ -264,7 +225,7 @@ async fn regions_that_are_not_named_are_filled_in() {
 async fn offers() {
     let cloud = cloud();
     checks::offers(&cloud).await;
-    let offers = cloud.open().offers(&requirements(&json!({}))).await.unwrap();
+    let offers = cloud.offers(&wanted(&json!({}))).await;
     let first = offers.iter().find(|offer| &*offer.region == REGION).unwrap();
     assert_eq!(
         first.availability_zones.as_deref().unwrap(),
@@ -306,7 +267,7 @@ async fn types_without_quota_are_offered_as_such() {
 async fn a_region_that_does_not_answer_has_no_offers() {
     let more = json!({"regions": ["us-east-1", "ap-east-1"]});
     let (cloud, emulator) = cloud_with(&more);
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert!(offers.iter().all(|offer| &*offer.region == REGION));
     emulator.deny("ec2:DescribeAvailabilityZones");
     let error = cloud.open().offers(&Cloud::requirements()).await.unwrap_err();
@@ -330,15 +291,13 @@ async fn only_what_is_reserved_is_offered_and_made() {
     }
     emulator.set_quota("L-417A185B", 1000.0);
     let reserved = |id: &str| {
-        requirements(
-            &json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "1.."}, "reservation": id}),
-        )
+        wanted(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "1.."}, "reservation": id}))
     };
     for none in ["cr-0", "malformed"] {
-        assert_eq!(cloud.open().offers(&reserved(none)).await.unwrap(), []);
+        assert_eq!(cloud.offers(&reserved(none)).await, []);
     }
     for id in ["cr-1", "cr-2"] {
-        let offers = cloud.open().offers(&reserved(id)).await.unwrap();
+        let offers = cloud.offers(&reserved(id)).await;
         assert_eq!(offers.len(), 1, "{offers:?}");
         assert_eq!(offers[0].availability_zones.as_deref().unwrap(), ["us-east-1b"]);
         let mut subject = machine_of(&cloud, &reserved(id), |_| true).await;
@@ -350,7 +309,7 @@ async fn only_what_is_reserved_is_offered_and_made() {
         assert_eq!(place.availability_zone.as_deref(), Some("us-east-1b"));
     }
     // There is nothing left.
-    assert_eq!(cloud.open().offers(&reserved("cr-1")).await.unwrap(), []);
+    assert_eq!(cloud.offers(&reserved("cr-1")).await, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -475,8 +434,8 @@ async fn a_choice_whose_note_was_cut_off_is_made_anew() {
     let subject = machine_named(&cloud, "t3.medium").await;
     let clock = &cloud.env.clock;
     let noted = json!({"choice of the instance": {"state": "asked", "at": clock.now()}});
-    let (backend, journal) = (cloud.open(), Notes::default());
-    let call = Call::new(clock.clone(), &journal, &noted).unwrap();
+    let (backend, notes) = (cloud.open(), Notes::of(noted));
+    let call = notes.call(&cloud);
     let made = backend.machines().unwrap().ensure(&subject.want, &call);
     tokio::time::timeout(CALL_LIMIT, made).await.unwrap().unwrap();
     let choice = &call.notes()["choice of the instance"]["made"];
@@ -506,21 +465,13 @@ async fn what_breaks_is_seen() {
 #[tokio::test(start_paused = true)]
 async fn a_spot_instance_that_is_taken_back_is_told_of_before() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let spot = requirements(&json!({"spot": true}));
+    let spot = wanted(&json!({"spot": true}));
     let subject = machine_of(&cloud, &spot, |offer| offer.instance.resources.spot).await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(emulator.instances()[0]["spot"], true);
     let backend = cloud.open();
     let known = subject.known(Some(place));
-    let look = async || {
-        let machines = backend.machines().unwrap();
-        machines
-            .look(std::slice::from_ref(&known))
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap()
-    };
+    let look = async || subject.sign(&*backend, &known).await.unwrap();
     assert_eq!(look().await, Sign::Well);
     emulator.interrupt_spot();
     let now = cloud.env.clock.now();
@@ -544,19 +495,13 @@ async fn a_spot_instance_that_is_taken_back_is_told_of_before() {
 #[tokio::test(start_paused = true)]
 async fn without_the_permission_spot_instances_end_without_notice() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let spot = requirements(&json!({"spot": true}));
+    let spot = wanted(&json!({"spot": true}));
     let subject = machine_of(&cloud, &spot, |offer| offer.instance.resources.spot).await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     emulator.deny("ec2:DescribeSpotInstanceRequests");
     emulator.interrupt_spot();
-    let backend = cloud.open();
-    let signs = backend
-        .machines()
-        .unwrap()
-        .look(&[subject.known(Some(place))])
-        .await
-        .unwrap();
-    assert_eq!(signs, [Some(Sign::Well)]);
+    let sign = subject.sign(&*cloud.open(), &subject.known(Some(place))).await;
+    assert_eq!(sign, Some(Sign::Well));
 }
 
 #[tokio::test(start_paused = true)]
@@ -578,7 +523,7 @@ async fn the_next_attempt_is_made_where_its_offer_is() {
     let mut subject = machine_named(&cloud, "t3.medium").await;
     let place = driver.make(&subject).await.unwrap();
     driver.remove(&subject.known(Some(place)), &subject).await;
-    let all = requirements(&json!({"spot": false}));
+    let all = wanted(&json!({"spot": false}));
     let elsewhere = machine_of(&cloud, &all, |offer| &*offer.region == "eu-west-1").await;
     subject.want.offer = elsewhere.want.offer;
     subject.site = elsewhere.site;
@@ -602,18 +547,6 @@ async fn what_was_deleted_by_others_is_made_again() {
     );
 }
 
-/// Notes of calls that a test makes one by one.
-#[derive(Debug, Default)]
-struct Notes(Mutex<Value>);
-
-#[async_trait]
-impl Journal for Notes {
-    async fn keep(&self, notes: &Value) -> Result<(), String> {
-        *self.0.lock().unwrap() = notes.clone();
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_machine_whose_request_changed_meanwhile_is_the_same() {
     let mut was_lost = false;
@@ -623,11 +556,7 @@ async fn a_machine_whose_request_changed_meanwhile_is_the_same() {
         let notes = Notes::default();
         let backend = cloud.open();
         let machines = backend.machines().unwrap();
-        let ensure = async |want: &MachineRequest| {
-            let noted = notes.0.lock().unwrap().clone();
-            let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
-            machines.ensure(want, &call).await
-        };
+        let ensure = async |want: &MachineRequest| machines.ensure(want, &notes.call(&cloud)).await;
         cloud.faults().at(nth, Fault::AnswerLost);
         let first = ensure(&subject.want).await;
         if cloud.emulator.ledger().count() == 0 || first.is_ok() {
@@ -781,10 +710,8 @@ async fn a_volume_is_attached_and_detached() {
     assert_eq!(place.device_name.as_deref(), Some("/dev/sdf"));
     assert_eq!(driver.make(&subject).await.unwrap(), place);
     let backend = cloud.open();
-    let attachments = backend.volumes().unwrap().attachments().unwrap();
     let known = subject.known(Some(place));
-    let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-    assert_eq!(signs, [Some(Sign::Well)]);
+    assert_eq!(subject.sign(&*backend, &known).await, Some(Sign::Well));
     // A second one has the next device, and the first is in use.
     let zone = site.machine.availability_zone.as_deref().unwrap();
     let second = volume(&cloud, &disk(&json!({"availability_zone": zone})));
@@ -804,8 +731,8 @@ async fn a_volume_is_attached_and_detached() {
     assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
     for _ in 0..2 {
         driver.remove(&known, &subject).await;
-        let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+        let sign = subject.sign(&*backend, &known).await;
+        assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
     }
     assert!(backend.remove_owned(owned).await.is_ok(), "it is free");
 }
@@ -942,12 +869,7 @@ async fn a_lost_answer_and_then_no_capacity_leave_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn another_attempt_makes_another_machine() {
-    checks::another_attempt(async || {
-        let (cloud, _) = cloud_with(&json!({"regions": [REGION]}));
-        let subject = machine_named(&cloud, "t3.medium").await;
-        (cloud, subject)
-    })
-    .await;
+    checks::another_attempt(one_small_machine).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -976,16 +898,10 @@ async fn a_volume_that_was_asked_for_days_ago_is_found() {
     let (cloud, emulator) = cloud_with(&json!({}));
     let subject = volume(&cloud, &disk(&json!({"availability_zone": "us-east-1a"})));
     let (backend, notes) = (cloud.open(), Notes::default());
-    let volumes = backend.volumes().unwrap();
     cloud.faults().at(1, Fault::AnswerLost);
-    let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
-    volumes.ensure(&subject.want, &call).await.unwrap_err();
+    notes.ensure(&cloud, &*backend, &subject).await.unwrap_err();
     assert_eq!(cloud.emulator.ledger().alive().len(), 1);
-    let again = async || {
-        let kept = notes.0.lock().unwrap().clone();
-        let call = Call::new(cloud.env.clock.clone(), &notes, &kept).unwrap();
-        volumes.ensure(&subject.want, &call).await
-    };
+    let again = async || notes.ensure(&cloud, &*backend, &subject).await;
     // Asked for in vain all the time.
     for _ in 0..6 {
         tokio::time::sleep(Duration::from_secs(12 * 60 * 60)).await;
@@ -1088,8 +1004,15 @@ async fn a_region_that_is_not_configured_and_does_not_tell_is_an_error() {
     }
 }
 
+/// Of one interface.
+pub(crate) async fn one_small_machine() -> (Cloud, Subject<Machine>) {
+    let (cloud, _) = cloud_with(&json!({"regions": [REGION]}));
+    let subject = machine_named(&cloud, "t3.medium").await;
+    (cloud, subject)
+}
+
 /// With an address of its own, which is a piece.
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let (cloud, _) = cloud_with(&json!({}));
     let subject = machine_named(&cloud, "p4d.24xlarge").await;
     (cloud, subject)
@@ -1108,7 +1031,7 @@ async fn one_placement() -> (Cloud, Subject<Placement>) {
 }
 
 async fn machine_in(cloud: &Cloud, region: &str) -> Subject<Machine> {
-    let all = requirements(&json!({"spot": false}));
+    let all = wanted(&json!({"spot": false}));
     machine_of(cloud, &all, |offer| &*offer.region == region).await
 }
 

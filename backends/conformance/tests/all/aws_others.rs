@@ -14,7 +14,6 @@ use dstack_backend_kit::{
     CANARY, Cloud, Driver, EmulatedTransport, Emulator, Ledger, attachment, machine, network_env, run,
     served, volume,
 };
-use dstack_compute::config::BackendConfig;
 use dstack_compute::{AttachmentSite, ConfigureError, Sign};
 use dstack_emulator_aws::{Aws, Times};
 use dstack_model::backends::BackendType;
@@ -132,12 +131,10 @@ fn cloud(moto: Moto) -> Cloud {
 async fn our_client_finds_its_way_in_an_emulator_of_others() {
     let Some(python) = python() else { return };
     let cloud = cloud(Moto::start(&python));
-    let config = BackendConfig::read(&cloud.config).unwrap();
-    cloud.kind.configure("main", &config).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     let mut other = cloud.config.clone();
     other["iam_instance_profile"] = json!("none");
-    let other = BackendConfig::read(&other).unwrap();
-    let error = cloud.kind.configure("main", &other).await.unwrap_err();
+    let error = cloud.configure(&other).await.unwrap_err();
     let missing = "IAM instance profile none not found".to_owned();
     assert_eq!(error, ConfigureError::Invalid(missing));
 
@@ -146,15 +143,7 @@ async fn our_client_finds_its_way_in_an_emulator_of_others() {
     let machine = of_machine.make(&subject).await.unwrap();
     let backend = cloud.open();
     let known = subject.known(Some(machine.clone()));
-    let look = async || {
-        let machines = backend.machines().unwrap();
-        machines
-            .look(std::slice::from_ref(&known))
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap()
-    };
+    let look = async || subject.sign(&*backend, &known).await.unwrap();
     assert_eq!(look().await, Sign::Well);
 
     let zone = machine.availability_zone.clone();

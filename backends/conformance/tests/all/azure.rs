@@ -4,14 +4,12 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine, machine_in,
+    machine_of, requirements,
 };
-use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, GatewayMachine, Machine, Sign};
 use dstack_emulator_azure::{Azure, CLIENT, GROUP, HOME, OTHER, SUBSCRIPTION, TENANT};
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
@@ -70,17 +68,10 @@ fn cloud() -> Cloud {
     emulated(&json!({})).1
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
-}
-
-async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
-    cloud.region = Some(region);
-    let subject = machine(cloud).await;
-    cloud.region = None;
-    subject
 }
 
 /// One whose network is there already, in fewer requests.
@@ -99,11 +90,11 @@ async fn another_machine() -> (Cloud, Subject<Machine>) {
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let (_, mut cloud) = prepared(&[HOME, OTHER]);
+    let (_, cloud) = prepared(&[HOME, OTHER]);
     let subjects = vec![
-        machine_in(&mut cloud, HOME).await,
-        machine_in(&mut cloud, OTHER).await,
-        machine_in(&mut cloud, HOME).await,
+        machine_in(&cloud, HOME).await,
+        machine_in(&cloud, OTHER).await,
+        machine_in(&cloud, HOME).await,
     ];
     (cloud, subjects)
 }
@@ -136,32 +127,17 @@ async fn offers() {
     checks::offers(&cloud()).await;
 }
 
-async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureError> {
-    let config = BackendConfig::read(config).unwrap();
-    let stored = cloud.kind.configure("main", &config).await?;
-    cloud.kind.open(&stored).unwrap();
-    Ok(serde_json::from_str(&stored.config).unwrap())
+fn wanted(resources: &Value, spot: Option<bool>) -> Requirements {
+    requirements(&json!({"resources": resources, "spot": spot}))
 }
 
-async fn offers_of(
-    cloud: &Cloud,
-    resources: Value,
-    spot: Option<bool>,
-) -> Vec<InstanceOfferWithAvailability> {
-    let requirements: Requirements = decode_strict(&json!({"resources": resources, "spot": spot})).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
-}
-
-async fn machine_of(cloud: &Cloud, size: &str, spot: bool) -> Subject<Machine> {
+/// A machine of a size in the first region.
+async fn machine_named(cloud: &Cloud, size: &str, spot: bool) -> Subject<Machine> {
     let small = json!({"cpu": "1..", "memory": "1GB..", "disk": "80GB.."});
-    let offers = offers_of(cloud, small, Some(spot)).await;
-    let mut subject = machine(cloud).await;
-    let mut found = offers
-        .into_iter()
-        .filter(|offer| offer.instance.name == size && &*offer.region == HOME);
-    subject.want.offer = found.next().unwrap_or_else(|| panic!("{size}"));
-    subject.site = HOME.to_owned();
-    subject
+    machine_of(cloud, &wanted(&small, Some(spot)), |offer| {
+        offer.instance.name == size && &*offer.region == HOME
+    })
+    .await
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,20 +150,20 @@ async fn the_machine_that_the_server_runs_on_has_an_identity() {
         return;
     }
     let (emulator, mut cloud) = emulated(&json!({"creds": {"type": "default"}}));
-    configure(&cloud, &cloud.config).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     let subject = machine(&cloud).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
 
     emulator.without_identity();
     cloud.refused = vec![(cloud.config.clone(), &["creds"])];
-    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     let ConfigureError::Credentials { fields, .. } = &error else {
         panic!("{error:?}")
     };
     assert_eq!(*fields, [["creds"]]);
     // Elsewhere than in Azure, there is nobody to ask.
     cloud.faults().away(Some("169.254.169.254"));
-    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     let text = format!("{error:?}");
     assert!(
         text.contains("AZURE_CLIENT_ID") && text.contains("`az`"),
@@ -198,18 +174,18 @@ async fn the_machine_that_the_server_runs_on_has_an_identity() {
 #[tokio::test(start_paused = true)]
 async fn a_resource_group_is_made_where_none_is_named() {
     let (emulator, cloud) = emulated(&json!({"resource_group": null, "regions": null}));
-    let stored = configure(&cloud, &cloud.config).await.unwrap();
+    let stored = cloud.configure(&cloud.config).await.unwrap();
     assert_eq!(stored["resource_group"], "dstack-main");
     assert_eq!(stored["regions"].as_array().unwrap().len(), 16);
     assert_eq!(emulator.groups(), [GROUP], "it was there");
 
     emulator.only_group("other");
     for _ in 0..2 {
-        configure(&cloud, &cloud.config).await.unwrap();
+        cloud.configure(&cloud.config).await.unwrap();
         assert_eq!(emulator.groups(), ["other", "dstack-main"]);
     }
     let named = config(&json!({"resource_group": "none"}));
-    let error = configure(&cloud, &named).await.unwrap_err();
+    let error = cloud.configure(&named).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "`resource_group`: Resource group none not found"
@@ -290,11 +266,12 @@ async fn what_is_wrong_with_a_configuration_is_told() {
             "no subnet of network closed reaches the internet",
         ),
     ] {
-        let error = configure(&cloud, &here(more.clone())).await.unwrap_err();
+        let error = cloud.configure(&here(more.clone())).await.unwrap_err();
         assert!(matches!(error, ConfigureError::Invalid(_)), "{more}: {error:?}");
         assert!(error.to_string().contains(expected), "{more}: {error}");
     }
-    let error = configure(&cloud, &config(&json!({"regions": ["mars"]})))
+    let error = cloud
+        .configure(&config(&json!({"regions": ["mars"]})))
         .await
         .unwrap_err();
     assert!(
@@ -310,7 +287,8 @@ async fn what_is_wrong_with_a_configuration_is_told() {
         json!({"subnet_ids": {HOME: "net/open/b"}, "public_ips": false}),
         json!({"vpc_ids": {HOME: "net/peered"}, "public_ips": false}),
     ] {
-        configure(&cloud, &here(more.clone()))
+        cloud
+            .configure(&here(more.clone()))
             .await
             .unwrap_or_else(|error| panic!("{more}: {error}"));
     }
@@ -321,17 +299,17 @@ async fn a_role_that_lacks_rights_is_refused() {
     let (emulator, cloud) = emulated(&json!({}));
     emulator.forbid("Microsoft.Network/networkInterfaces/write");
     emulator.forbid("Microsoft.Compute/locations/usages/read");
-    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "the role of the credentials lacks Microsoft.Network/networkInterfaces/write in the resource group dstack-main"
     );
     // Who may not see rights finds out when they are needed.
     emulator.forbid("Microsoft.Authorization/permissions/read");
-    configure(&cloud, &cloud.config).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     // A role in the resource group alone has no rights in the subscription.
     emulator.forbid("Microsoft.Compute/skus/read");
-    let error = configure(&cloud, &cloud.config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     assert!(
         error
             .to_string()
@@ -436,7 +414,7 @@ async fn offers_tell_restrictions_and_quotas() {
     let (emulator, cloud) = emulated(&json!({}));
     let told = async |cloud: &Cloud, size: &str, region: &str, spot: bool| {
         let all = json!({"cpu": "1..", "memory": "1GB..", "disk": "30GB.."});
-        let offers = offers_of(cloud, all, Some(spot)).await;
+        let offers = cloud.offers(&wanted(&all, Some(spot))).await;
         let mut found = offers
             .into_iter()
             .filter(|offer| offer.instance.name == size && &*offer.region == region);
@@ -466,12 +444,8 @@ async fn offers_tell_restrictions_and_quotas() {
             "{size} {region} {spot}"
         );
     }
-    let others = offers_of(
-        &cloud,
-        json!({"cpu": "1..", "memory": "1GB..", "disk": "30GB.."}),
-        None,
-    )
-    .await;
+    let small = json!({"cpu": "1..", "memory": "1GB..", "disk": "30GB.."});
+    let others = cloud.offers(&wanted(&small, None)).await;
     assert!(
         !others.iter().any(|offer| offer.instance.name.contains("p")),
         "there are no images for ARM"
@@ -484,7 +458,7 @@ async fn offers_tell_restrictions_and_quotas() {
     );
     // Of a region that does not answer, nothing is to be had.
     cloud.faults().away(Some(OTHER));
-    let offers = offers_of(&cloud, json!({}), None).await;
+    let offers = cloud.offers(&wanted(&json!({}), None)).await;
     assert!(!offers.is_empty() && offers.iter().all(|offer| &*offer.region == HOME));
 }
 
@@ -500,7 +474,7 @@ async fn machines_are_made_as_they_were_asked_for() {
         ("Standard_NC6s_v3", true, "dstack-cuda-0.10"),
         ("Standard_NV6ads_A10_v5", false, "dstack-grid-0.14"),
     ] {
-        let subject = machine_of(&cloud, size, spot).await;
+        let subject = machine_named(&cloud, size, spot).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         assert_eq!(place.instance_id, subject.marks.name(60));
         assert_eq!((place.username.as_str(), place.ssh_port), ("ubuntu", Some(22)));
@@ -577,7 +551,7 @@ async fn why_a_machine_is_refused_is_told_apart() {
     for (status, code, message, is_expected) in cases {
         let (emulator, cloud) = prepared(&[HOME]);
         emulator.refuse(size, *status, code, message);
-        let subject = machine_of(&cloud, size, false).await;
+        let subject = machine_named(&cloud, size, false).await;
         let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
         assert!(is_expected(&error), "{code}: {error:?}");
         assert!(error.to_string().contains(code), "{error}");
@@ -585,7 +559,7 @@ async fn why_a_machine_is_refused_is_told_apart() {
     }
     let (emulator, cloud) = prepared(&[HOME]);
     emulator.forbid("Microsoft.Compute/virtualMachines/write");
-    let subject = machine_of(&cloud, size, false).await;
+    let subject = machine_named(&cloud, size, false).await;
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     let ComputeError::Credentials(text) = &error else {
         panic!("{error:?}")
@@ -610,7 +584,7 @@ async fn what_fails_while_it_is_made_is_removed_with_its_pieces() {
         for is_told in [true, false] {
             let (emulator, cloud) = prepared(&[HOME]);
             emulator.fail("Standard_D2s_v6", code);
-            let subject = machine_of(&cloud, "Standard_D2s_v6", false).await;
+            let subject = machine_named(&cloud, "Standard_D2s_v6", false).await;
             // Where the answer is lost, the address of the operation is not known.
             if !is_told {
                 cloud.faults().at(4, Fault::AnswerLost);
@@ -632,7 +606,7 @@ async fn what_was_begun_is_removed_though_nobody_was_told() {
     for nth in 0..8 {
         let (emulator, cloud) = prepared(&[HOME]);
         emulator.fail(size, "AllocationFailed");
-        let subject = machine_of(&cloud, size, false).await;
+        let subject = machine_named(&cloud, size, false).await;
         let driver = Driver::new(&cloud);
         cloud.faults().at(nth, Fault::KilledAfter);
         drop(driver.make_until_killed(&subject).await);
@@ -650,7 +624,7 @@ async fn what_was_begun_is_removed_though_nobody_was_told() {
     ] {
         let (emulator, cloud) = prepared(&[HOME]);
         emulator.refuse_late(size, status, code);
-        let subject = machine_of(&cloud, size, false).await;
+        let subject = machine_named(&cloud, size, false).await;
         Driver::new(&cloud).make(&subject).await.unwrap_err();
         assert_eq!(emulator.ledger().count(), 3, "{code}");
         assert_eq!(emulator.ledger().alive(), [], "{code}");
@@ -681,18 +655,9 @@ async fn another_resource_group_hides_no_machine() {
 
     cloud.config["resource_group"] = "other".into();
     let backend = cloud.open();
-    let signs = backend
-        .machines()
-        .unwrap()
-        .look(std::slice::from_ref(&known))
-        .await;
-    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
-    let signs = backend
-        .gateways()
-        .unwrap()
-        .look(std::slice::from_ref(&known_gateway))
-        .await;
-    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    assert_eq!(subject.sign(&*backend, &known).await, Some(Sign::Well));
+    let sign = of_gateway.sign(&*backend, &known_gateway).await;
+    assert_eq!(sign, Some(Sign::Well));
     let owned = backend.inventory().await.unwrap();
     assert_eq!(owned.len(), 8, "{owned:?}");
     let another = machine(&cloud).await;
@@ -842,7 +807,7 @@ async fn a_spot_machine_that_is_taken_back_is_lost() {
     let (emulator, cloud) = prepared(&[HOME]);
     let mut known = Vec::new();
     for _ in 0..2 {
-        let subject = machine_of(&cloud, "Standard_D2s_v6", true).await;
+        let subject = machine_named(&cloud, "Standard_D2s_v6", true).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         known.push(subject.known(Some(place)));
     }
@@ -864,13 +829,8 @@ async fn tokens_are_kept_and_renewed() {
     let driver = Driver::with_backend(&cloud, backend.clone());
     let place = driver.make(&subject).await.unwrap();
     assert_eq!(emulator.logins(), before + 1, "one token for all requests");
-    let look = async || {
-        backend
-            .machines()
-            .unwrap()
-            .look(&[subject.known(Some(place.clone()))])
-            .await
-    };
+    let known = subject.known(Some(place));
+    let look = async || subject.sign(&*backend, &known).await;
     for (pause, logins) in [(3000, 1), (500, 2), (3000, 2)] {
         tokio::time::sleep(Duration::from_secs(pause)).await;
         look().await.unwrap();

@@ -1,27 +1,22 @@
 use std::sync::Arc;
 
-use dstack_backend_kit::{CANARY, Cloud, Subject, checks, checks_of, machine};
-use dstack_catalog::{Filter, builtin};
+use dstack_backend_kit::{CANARY, Cloud, Subject, checks, checks_of, machine, sizes_of_catalog};
 use dstack_compute::Machine;
 use dstack_emulator_cloudrift::CloudRift;
 use serde_json::json;
 
 /// A cloud that has all sizes of the catalogue.
 fn cloud() -> Cloud {
-    let filter = Filter {
-        provider: Some(vec!["cloudrift".to_owned()]),
-        ..Filter::default()
-    };
-    let catalog = builtin();
-    let sizes = catalog.query(&filter).unwrap();
-    let sizes = sizes.map(|row| (row.instance_name().to_owned(), row.location().to_owned()));
-    let emulator = Arc::new(CloudRift::new(CANARY, sizes.collect()));
+    let sizes = sizes_of_catalog("cloudrift", &[], |row| {
+        (row.instance_name().to_owned(), row.location().to_owned())
+    });
+    let emulator = Arc::new(CloudRift::new(CANARY, sizes));
     let config = |key: &str| json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}});
     let refused = vec![(config("wrong"), &["creds.api_key"][..])];
     Cloud::new(emulator, dstack_backend_cloudrift::kind, config(CANARY), refused)
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)

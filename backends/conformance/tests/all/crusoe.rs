@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, placement,
-    reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, extended, machine, machine_of,
+    passes_with_the_reference, placement,
 };
 use dstack_compute::{ComputeError, Machine, OwnedKind, Placement, Sign, placement_name};
 use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
@@ -17,11 +17,9 @@ const ACCESS_KEY: &str = "AKEXAMPLE";
 const H100: &str = "h100-80gb-sxm-ib.8x";
 
 fn config(access_key: &str, secret_key: &str, more: &Value) -> Value {
-    let mut config = json!({"type": "crusoe", "project_id": PROJECT,
+    let config = json!({"type": "crusoe", "project_id": PROJECT,
         "creds": {"type": "access_key", "access_key": access_key, "secret_key": secret_key}});
-    let fields = config.as_object_mut().unwrap();
-    fields.extend(more.as_object().unwrap().clone());
-    config
+    extended(config, more)
 }
 
 fn emulated() -> (Arc<Crusoe>, Cloud) {
@@ -57,21 +55,14 @@ fn cloud() -> Cloud {
     emulated().1
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn machine_of(cloud: &Cloud, name: &str) -> Subject<Machine> {
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
-    let mut subject = machine(cloud).await;
-    subject.want.offer = offers
-        .into_iter()
-        .find(|offer| offer.instance.name == name)
-        .unwrap();
-    subject.site = subject.want.offer.region.to_string();
-    subject
+async fn machine_named(cloud: &Cloud, name: &str) -> Subject<Machine> {
+    machine_of(cloud, &Cloud::requirements(), |offer| offer.instance.name == name).await
 }
 
 async fn one_partition() -> (Cloud, Subject<Placement>) {
@@ -113,7 +104,7 @@ async fn offers() {
 #[tokio::test(start_paused = true)]
 async fn only_what_is_free_and_has_a_price_is_offered() {
     let cloud = cloud();
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     let told: Vec<_> = offers
         .iter()
         .map(|offer| {
@@ -149,7 +140,7 @@ async fn machines_with_drives_have_no_data_disk_and_others_the_size_that_is_aske
         (H100, "ubuntu22.04-nvidia-sxm-docker:latest", 0),
         ("mi300x-192gb-ib.8x", "ubuntu-rocm:latest", 0),
     ] {
-        let mut subject = machine_of(&cloud, size).await;
+        let mut subject = machine_named(&cloud, size).await;
         subject
             .want
             .authorized_keys
@@ -181,9 +172,9 @@ async fn machines_with_drives_have_no_data_disk_and_others_the_size_that_is_aske
 #[tokio::test(start_paused = true)]
 async fn entries_of_an_unknown_form_are_left_out() {
     let (emulator, cloud) = emulated();
-    let before = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let before = cloud.offers(&Cloud::requirements()).await;
     emulator.list_oddities();
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert_eq!(offers, before);
     let subject = machine(&cloud).await;
     checks::whole_life(&cloud, &subject).await;
@@ -253,7 +244,7 @@ async fn what_is_looked_for_in_vain_is_nothing_that_may_be_there() {
     let (group, driver) = (placement(&cloud, LOCATION, H100), Driver::new(&cloud));
     cloud.faults().from(1, 10, Fault::Refused(500));
     driver.make(&group).await.unwrap();
-    let mut subject = machine_of(&cloud, H100).await;
+    let mut subject = machine_named(&cloud, H100).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     let machines = Driver::new(&cloud);
     cloud.faults().from(1, 10, Fault::Refused(500));
@@ -287,7 +278,7 @@ async fn what_is_over_the_quota_is_told_from_what_is_sold_out() {
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
     assert_eq!(emulator.ledger().alive(), []);
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert_eq!(offers[0].availability, InstanceAvailability::NoQuota);
 }
 
@@ -300,7 +291,7 @@ async fn machines_with_infiniband_are_in_the_partition_of_their_group() {
     // The network with the most that are free.
     assert_eq!(data["ib_network_id"], "1ce839b7-3fab-46f9-8e54-7a6bb4ac1ffd");
 
-    let mut subject = machine_of(&cloud, H100).await;
+    let mut subject = machine_named(&cloud, H100).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     let machines = Driver::new(&cloud);
     let place = machines.make(&subject).await.unwrap();
@@ -339,7 +330,7 @@ async fn a_group_without_infiniband_is_nothing_at_crusoe() {
             .get("host_channel_adapters"),
         None
     );
-    let mut other = machine_of(&cloud, H100).await;
+    let mut other = machine_named(&cloud, H100).await;
     other.want.placement_group = Some(name);
     let error = Driver::new(&cloud).make(&other).await.unwrap_err();
     assert!(error.to_string().contains("InfiniBand"), "{error}");
@@ -353,13 +344,6 @@ async fn a_group_without_infiniband_is_nothing_at_crusoe() {
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes machines and a group.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let pace = Duration::from_millis(100);
     let times = Times {
         disk: pace,
@@ -367,10 +351,9 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         ends: pace,
     };
     let emulator = Crusoe::with_times(ACCESS_KEY, CANARY, PROJECT, times);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../crusoe/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, ACCESS_KEY, CANARY, PROJECT]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("crusoe", &emulator, &[ACCESS_KEY, CANARY, PROJECT]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().count(), 4);
     assert_eq!(emulator.ledger().alive(), []);
 }

@@ -1,13 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine};
-use dstack_compute::config::BackendConfig;
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of, requirements,
+};
 use dstack_compute::{ComputeError, Machine};
 use dstack_emulator_cudo::{Cudo, GPU_IMAGE, PROJECT};
-use dstack_model::decode::decode_strict;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
 fn config(key: &str, project: &str) -> Value {
@@ -35,11 +34,6 @@ async fn one() -> (Cloud, Subject<Machine>) {
     (cloud, subject)
 }
 
-async fn offers_for(cloud: &Cloud, requirements: &Value) -> Vec<Offer> {
-    let requirements: Requirements = decode_strict(requirements).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
-}
-
 async fn two() -> (Cloud, Vec<Subject<Machine>>) {
     let cloud = cloud();
     let subjects = vec![machine(&cloud).await, machine(&cloud).await];
@@ -52,8 +46,8 @@ checks_of!(machines: one, two);
 async fn credentials() {
     let cloud = cloud();
     checks::credentials(&cloud).await;
-    let config = BackendConfig::read(&config(CANARY, "../billing-accounts")).unwrap();
-    cloud.kind.configure("main", &config).await.unwrap_err();
+    let other = config(CANARY, "../billing-accounts");
+    cloud.configure(&other).await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,11 +59,8 @@ async fn offers() {
 #[tokio::test(start_paused = true)]
 async fn machines_are_composed_of_what_is_allowed_and_free() {
     let mut cloud = cloud();
-    let all = offers_for(
-        &cloud,
-        &json!({"resources": {"cpu": "4..", "memory": "8GB..", "disk": "100GB.."}}),
-    )
-    .await;
+    let small = json!({"resources": {"cpu": "4..", "memory": "8GB..", "disk": "100GB.."}});
+    let all = cloud.offers(&requirements(&small)).await;
     let told = |offer: &Offer| {
         let resources = &offer.instance.resources;
         (
@@ -85,13 +76,10 @@ async fn machines_are_composed_of_what_is_allowed_and_free() {
     let price = 4.0 * 0.0018 + 8.0 * 0.0024 + 0.004 + 100.0 * 0.00013;
     assert!((all[0].price - price).abs() < 1e-9, "{}", all[0].price);
     let few = json!({"resources": {"cpu": "4..", "memory": "8GB..", "disk": "100GB.."}, "max_price": price - 0.001});
-    assert_eq!(offers_for(&cloud, &few).await, [], "the disk counts");
+    assert_eq!(cloud.offers(&requirements(&few)).await, [], "the disk counts");
 
-    let gpus = offers_for(
-        &cloud,
-        &json!({"resources": {"gpu": "A4000:1..", "cpu": "2..", "memory": "8GB.."}}),
-    )
-    .await;
+    let gpus = json!({"resources": {"gpu": "A4000:1..", "cpu": "2..", "memory": "8GB.."}});
+    let gpus = cloud.offers(&requirements(&gpus)).await;
     let found: Vec<_> = gpus.iter().map(told).collect();
     let a4000 =
         |gpus: usize, cpus: i64| expected(("epyc-milan-rtx-a4000", "se-smedjebacken-1", (cpus, 8, gpus)));
@@ -102,23 +90,22 @@ async fn machines_are_composed_of_what_is_allowed_and_free() {
     assert_eq!(all.iter().filter(|offer| left_out(offer)).count(), 0);
     assert_eq!(all.len(), 2 + 4);
     cloud.config["regions"] = json!(["no-luster-1"]);
-    let there = offers_for(&cloud, &json!({"resources": {}})).await;
+    let there = cloud.offers(&requirements(&json!({"resources": {}}))).await;
     assert!(there.iter().all(|offer| &*offer.region == "no-luster-1") && !there.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_machine_gets_an_image_with_docker_or_installs_it() {
     let (emulator, cloud) = cloud_and_emulator();
-    let mut subject = machine(&cloud).await;
+    let subject = machine(&cloud).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().remove(0);
     assert_eq!(asked["bootDiskImageId"], "ubuntu-2204");
     assert!(asked["startScript"].as_str().unwrap().contains("docker.io"));
 
     let (emulator, cloud) = cloud_and_emulator();
-    subject.want.offer = offers_for(&cloud, &json!({"resources": {"gpu": "A4000:2", "disk": "1GB.."}}))
-        .await
-        .remove(0);
+    let gpus = requirements(&json!({"resources": {"gpu": "A4000:2", "disk": "1GB.."}}));
+    let subject = machine_of(&cloud, &gpus, |_| true).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().remove(0);
     assert_eq!(asked["bootDiskImageId"], GPU_IMAGE);

@@ -2,15 +2,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, container, reference_python, run,
-    served, volume,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, container, container_of, extended,
+    passes_with_the_reference, requirements, volume,
 };
-use dstack_compute::config::BackendConfig;
 use dstack_compute::{
     ComputeError, ConfigureError, Container, MountedVolume, OwnedKind, Sign, Volume, VolumeRequest,
 };
 use dstack_emulator_daytona::Daytona;
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -23,12 +21,8 @@ struct Played {
 
 fn played(more: &Value) -> Played {
     let config = |key: &str| {
-        let mut config = json!({"type": "daytona", "creds": {"type": "api_key", "api_key": key}});
-        config
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        config
+        let config = json!({"type": "daytona", "creds": {"type": "api_key", "api_key": key}});
+        extended(config, more)
     };
     let emulator = Arc::new(Daytona::new(CANARY));
     let refused = vec![(config("wrong"), &["creds.api_key"][..])];
@@ -50,7 +44,7 @@ fn volume_config() -> Value {
     json!({"type": "volume", "backend": "daytona", "name": "data"})
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)
@@ -62,9 +56,8 @@ async fn one_volume() -> (Cloud, Subject<Volume>) {
     (cloud, subject)
 }
 
-async fn offers_of(cloud: &Cloud, resources: Value, spot: bool) -> Vec<InstanceOfferWithAvailability> {
-    let requirements: Requirements = decode_strict(&json!({"resources": resources, "spot": spot})).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
+fn wanted(resources: &Value, spot: bool) -> Requirements {
+    requirements(&json!({"resources": resources, "spot": spot}))
 }
 
 fn with_gpus() -> Value {
@@ -97,8 +90,7 @@ async fn credentials() {
 async fn a_key_needs_permissions_and_regions_exist() {
     let Played { emulator, cloud } = played(&json!({}));
     emulator.permit(&["write:sandboxes", "read:limits"]);
-    let config = BackendConfig::read(&cloud.config).unwrap();
-    let error = cloud.kind.configure("main", &config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     let ConfigureError::Credentials { fields, details } = error else {
         panic!("{error:?}");
     };
@@ -108,8 +100,7 @@ async fn a_key_needs_permissions_and_regions_exist() {
         Some("the API key is missing permissions: delete:sandboxes")
     );
     let nowhere = played(&json!({"regions": ["mars"]})).cloud;
-    let config = BackendConfig::read(&nowhere.config).unwrap();
-    let error = nowhere.kind.configure("main", &config).await.unwrap_err();
+    let error = nowhere.configure(&nowhere.config).await.unwrap_err();
     assert!(
         matches!(&error, ConfigureError::Invalid(text) if text.contains("mars") && text.contains("earth, eu, us")),
         "{error:?}"
@@ -129,12 +120,8 @@ async fn offers_are_what_is_asked_for_within_the_limits() {
         (name, offer.region.to_string(), offer.availability)
     };
     let has = InstanceAvailability::Available;
-    let cpus = offers_of(
-        &cloud,
-        json!({"cpu": "2..", "memory": "4GB..", "disk": "8GB.."}),
-        false,
-    )
-    .await;
+    let small = json!({"cpu": "2..", "memory": "4GB..", "disk": "8GB.."});
+    let cpus = cloud.offers(&wanted(&small, false)).await;
     let of = |region: &str, availability| ("2cpu-4gb-8gb".to_owned(), region.to_owned(), availability);
     let rows: Vec<_> = cpus
         .iter()
@@ -143,7 +130,9 @@ async fn offers_are_what_is_asked_for_within_the_limits() {
         .collect();
     assert_eq!(rows, [of("us", has), of("eu", InstanceAvailability::NoQuota)]);
     // More than a sandbox may have.
-    let large = offers_of(&cloud, json!({"cpu": "5..", "gpu": 0}), false).await;
+    let large = cloud
+        .offers(&wanted(&json!({"cpu": "5..", "gpu": 0}), false))
+        .await;
     assert!(
         large
             .iter()
@@ -158,19 +147,19 @@ async fn offers_are_what_is_asked_for_within_the_limits() {
         (4, Some(InstanceAvailability::NoQuota)),
         (7, None),
     ] {
-        let found = offers_of(&cloud, h100(count), false).await;
+        let found = cloud.offers(&wanted(&h100(count), false)).await;
         assert_eq!(
             found.first().map(|offer| offer.availability),
             availability,
             "{count}"
         );
     }
-    assert_eq!(offers_of(&cloud, h100(1), true).await, []);
-    let spot = offers_of(&cloud, with_gpus(), true).await;
+    assert_eq!(cloud.offers(&wanted(&h100(1), true)).await, []);
+    let spot = cloud.offers(&wanted(&with_gpus(), true)).await;
     assert_eq!(spot[0].backend_data["gpu_type"], "RTX-4090");
     assert_eq!(&*spot[0].region, "earth");
     let on_earth = played(&json!({"regions": ["earth"]})).cloud;
-    let all = on_earth.open().offers(&Cloud::requirements()).await.unwrap();
+    let all = on_earth.offers(&Cloud::requirements()).await;
     assert!(all.iter().all(|offer| &*offer.region == "earth") && !all.is_empty());
 }
 
@@ -201,8 +190,7 @@ async fn a_container_is_asked_for_as_it_is_to_run() {
 #[tokio::test(start_paused = true)]
 async fn spot_that_is_taken_away_is_lost() {
     let Played { emulator, cloud } = played(&json!({}));
-    let mut subject = container(&cloud).await;
-    subject.want.offer = offers_of(&cloud, with_gpus(), true).await.remove(0);
+    let subject = container_of(&cloud, wanted(&with_gpus(), true), |_| true).await;
     let driver = Driver::new(&cloud);
     let place = driver.make(&subject).await.unwrap();
     let asked = emulator.asked().remove(0);
@@ -212,16 +200,10 @@ async fn spot_that_is_taken_away_is_lost() {
     );
     emulator.evict_all();
     let known = subject.known(Some(place));
-    let backend = cloud.open();
-    let signs = backend
-        .containers()
-        .unwrap()
-        .look(std::slice::from_ref(&known))
-        .await
-        .unwrap();
+    let sign = subject.sign(&*cloud.open(), &known).await;
     assert!(
-        matches!(signs.as_slice(), [Some(Sign::Lost(why))] if why.contains("spot")),
-        "{signs:?}"
+        matches!(&sign, Some(Sign::Lost(why)) if why.contains("spot")),
+        "{sign:?}"
     );
     driver.remove(&known, &subject).await;
     assert_eq!(emulator.ledger().alive(), []);
@@ -342,18 +324,10 @@ async fn what_the_reference_has_made_is_removed_whole() {
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes sandboxes and volumes.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let emulator = Daytona::with_pace(CANARY, Duration::from_millis(50));
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../daytona/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("daytona", &emulator, &[CANARY]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 5, "it made too little");
 }

@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of,
+    passes_with_the_reference, requirements,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times, size};
-use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
@@ -66,26 +66,22 @@ fn amd_cloud() -> Cloud {
 }
 
 fn with(gpus: &Value) -> Requirements {
-    decode_strict(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": gpus}}))
-        .unwrap()
+    let resources = json!({"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": gpus});
+    requirements(&json!({"resources": resources}))
 }
 
 /// The cheapest machine with GPUs of this kind.
 async fn gpu_machine(cloud: &Cloud, gpus: &Value) -> Subject<Machine> {
-    let offers = cloud.open().offers(&with(gpus)).await.unwrap();
-    let mut subject = machine(cloud).await;
-    subject.want.offer = offers.into_iter().next().unwrap();
-    subject.site = subject.want.offer.region.to_string();
-    subject
+    machine_of(cloud, &with(gpus), |_| true).await
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn one_of_amd() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_of_amd() -> (Cloud, Subject<Machine>) {
     let cloud = amd_cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
@@ -133,7 +129,7 @@ async fn offers() {
 async fn regions_restrict_offers() {
     let (_, mut cloud) = digitalocean();
     let regions = async |cloud: &Cloud| {
-        let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+        let offers = cloud.offers(&Cloud::requirements()).await;
         let mut regions: Vec<String> = offers.iter().map(|offer| offer.region.to_string()).collect();
         regions.sort();
         regions.dedup();
@@ -173,7 +169,7 @@ async fn each_gpu_has_its_image_and_docker_is_installed_where_it_lacks() {
 
 #[tokio::test(start_paused = true)]
 async fn memory_of_a_gpu_is_not_that_of_all() {
-    let offers = cloud().open().offers(&with(&json!({"count": 8}))).await.unwrap();
+    let offers = cloud().offers(&with(&json!({"count": 8}))).await;
     let memory = offers
         .iter()
         .map(|offer| offer.instance.resources.gpus[0].memory_mib / 1024);
@@ -218,10 +214,8 @@ async fn what_others_have_deleted_is_lost() {
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     emulator.delete_all();
     tokio::time::sleep(TIMES.ends).await;
-    let backend = cloud.open();
-    let machines = backend.machines().unwrap();
-    let signs = machines.look(&[subject.known(Some(place))]).await.unwrap();
-    assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+    let sign = subject.sign(&*cloud.open(), &subject.known(Some(place))).await;
+    assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,25 +240,14 @@ async fn a_machine_that_is_busy_is_ended_later() {
 /// By its own calls, not by ours: what only our own code has met proves little.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let times = Times {
         starts: Duration::from_millis(50),
         ends: Duration::from_millis(50),
     };
     let emulator = DigitalOcean::with(CANARY, sizes(), times, PAGE);
-    let url = served(&emulator).await;
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../digitalocean/emulator/reference.py"
-    );
-    let (status, text) = run(&python, &[script, &url, CANARY, PROJECT]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("digitalocean", &emulator, &[CANARY, PROJECT]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(
         emulator.ledger().count(),

@@ -3,17 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    Cloud, Driver, Fault, Subject, attachment, checks, checks_of, gateway, machine, placement, volume,
+    Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, machine,
+    machine_in, machine_of, placement, requirements, volume,
 };
-use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Call, ComputeError, ConfigureError, GatewayMachine, Journal, Machine,
-    OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, ComputeError, ConfigureError, GatewayMachine, Machine, OwnedKind, Placement,
+    Removal, Sign, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
 };
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -22,22 +21,16 @@ use serde_json::{Value, json};
 
 /// As Google's console gives it.
 fn key(more: &Value) -> Value {
-    let mut key = json!({"type": "service_account", "project_id": PROJECT, "private_key_id": KEY_ID, "private_key": KEY,
+    let key = json!({"type": "service_account", "project_id": PROJECT, "private_key_id": KEY_ID, "private_key": KEY,
         "client_email": EMAIL, "client_id": "1", "token_uri": "https://oauth2.googleapis.com/token"});
-    extend(&mut key, more);
+    let key = extended(key, more);
     json!({"type": "service_account", "filename": "key.json", "data": key.to_string()})
 }
 
-fn extend(value: &mut Value, more: &Value) {
-    let fields = value.as_object_mut().unwrap();
-    fields.extend(more.as_object().unwrap().clone());
-}
-
 fn config(more: &Value) -> Value {
-    let mut config =
+    let config =
         json!({"type": "gcp", "project_id": PROJECT, "regions": [HOME, OTHER], "creds": key(&json!({}))});
-    extend(&mut config, more);
-    config
+    extended(config, more)
 }
 
 fn cloud_with(more: &Value) -> (Cloud, Gcp) {
@@ -80,52 +73,33 @@ fn cloud() -> Cloud {
     cloud_with(&json!({})).0
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
-    cloud.region = Some(region);
-    let subject = machine(cloud).await;
-    cloud.region = None;
-    subject
-}
-
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud();
+    let cloud = cloud();
     let subjects = vec![
-        machine_in(&mut cloud, HOME).await,
-        machine_in(&mut cloud, OTHER).await,
-        machine_in(&mut cloud, HOME).await,
+        machine_in(&cloud, HOME).await,
+        machine_in(&cloud, OTHER).await,
+        machine_in(&cloud, HOME).await,
     ];
     (cloud, subjects)
 }
 
-async fn offers_of(cloud: &Cloud, more: &Value) -> Vec<InstanceOfferWithAvailability> {
-    let mut all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB..", "gpu": "0.."}});
-    extend(&mut all, more);
-    let requirements: Requirements = decode_strict(&all).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
+fn wanted(more: &Value) -> Requirements {
+    let all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB..", "gpu": "0.."}});
+    requirements(&extended(all, more))
 }
 
 /// A machine of a type in the first region.
-async fn machine_of(cloud: &Cloud, machine_type: &str, spot: bool) -> Subject<Machine> {
-    let offers = offers_of(cloud, &json!({"spot": spot})).await;
-    let mut subject = machine(cloud).await;
-    let mut found = offers
-        .into_iter()
-        .filter(|offer| offer.instance.name == machine_type && &*offer.region == HOME);
-    subject.want.offer = found.next().unwrap_or_else(|| panic!("no {machine_type}"));
-    subject.site = HOME.to_owned();
-    subject
-}
-
-async fn configure(cloud: &Cloud, config: &Value) -> Result<Value, ConfigureError> {
-    let config = BackendConfig::read(config).unwrap();
-    let stored = cloud.kind.configure("main", &config).await?;
-    Ok(serde_json::from_str(&stored.config).unwrap())
+async fn machine_named(cloud: &Cloud, machine_type: &str, spot: bool) -> Subject<Machine> {
+    machine_of(cloud, &wanted(&json!({"spot": spot})), |offer| {
+        offer.instance.name == machine_type && &*offer.region == HOME
+    })
+    .await
 }
 
 checks_of!(machines: one_machine, machines_in_two_regions);
@@ -136,10 +110,8 @@ checks_of!(placement_groups: one_group, groups_in_two_regions;
     whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
 fn disk(more: &Value) -> Value {
-    let mut disk =
-        json!({"type": "volume", "backend": "gcp", "name": "data", "region": HOME, "size": "100GB"});
-    extend(&mut disk, more);
-    disk
+    let disk = json!({"type": "volume", "backend": "gcp", "name": "data", "region": HOME, "size": "100GB"});
+    extended(disk, more)
 }
 
 async fn one_volume() -> (Cloud, Subject<Volume>) {
@@ -166,11 +138,8 @@ async fn offers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_region_that_is_away_hides_no_other() {
-    let mut cloud = cloud();
-    let subjects = [
-        machine_in(&mut cloud, HOME).await,
-        machine_in(&mut cloud, OTHER).await,
-    ];
+    let cloud = cloud();
+    let subjects = [machine_in(&cloud, HOME).await, machine_in(&cloud, OTHER).await];
     checks::a_place_away(&cloud, &subjects, OTHER).await;
 }
 
@@ -212,10 +181,10 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
     emulator.has_metadata();
     match what.as_str() {
         "good" => {
-            configure(&cloud, &cloud.config).await.unwrap();
+            cloud.configure(&cloud.config).await.unwrap();
         }
         _ => {
-            let error = configure(&cloud, &cloud.config).await.unwrap_err();
+            let error = cloud.configure(&cloud.config).await.unwrap_err();
             let ConfigureError::Credentials { fields, .. } = &error else {
                 panic!("{error:?}")
             };
@@ -255,7 +224,7 @@ async fn a_configuration_is_checked_in_each_of_its_regions() {
         json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}),
         json!({"public_ips": false, "nat_check": false}),
     ] {
-        let stored = configure(&cloud, &config(&good)).await.unwrap();
+        let stored = cloud.configure(&config(&good)).await.unwrap();
         assert_eq!(stored["regions"], json!([HOME, OTHER]));
     }
     for (bad, expected) in [
@@ -293,18 +262,19 @@ async fn a_configuration_is_checked_in_each_of_its_regions() {
         (json!({"vpc_name": "../x"}), "no name of Google's"),
         (json!({"roce_vpcs": ["a", "b"]}), "`roce_vpcs`"),
     ] {
-        match configure(&cloud, &config(&bad)).await.unwrap_err() {
+        match cloud.configure(&config(&bad)).await.unwrap_err() {
             ConfigureError::Invalid(text) => assert!(text.contains(expected), "{bad}: {text}"),
             other @ ConfigureError::Credentials { .. } => panic!("{bad}: {other:?}"),
         }
     }
     emulator.add_nat(HOME);
     emulator.add_nat(OTHER);
-    configure(&cloud, &config(&json!({"public_ips": false})))
+    cloud
+        .configure(&config(&json!({"public_ips": false})))
         .await
         .unwrap();
     emulator.disable("compute");
-    let error = configure(&cloud, &config(&json!({}))).await.unwrap_err();
+    let error = cloud.configure(&config(&json!({}))).await.unwrap_err();
     let ConfigureError::Credentials { details, .. } = error else {
         panic!("{error:?}")
     };
@@ -316,7 +286,7 @@ async fn offers_are_of_regions_and_tell_zones_and_quotas() {
     let (cloud, emulator) = cloud_with(&json!({}));
     emulator.set_quota(HOME, "NVIDIA_L4_GPUS", 4.0, 3.0);
     emulator.set_quota(HOME, "PREEMPTIBLE_NVIDIA_L4_GPUS", 16.0, 0.0);
-    let offers = offers_of(&cloud, &json!({})).await;
+    let offers = cloud.offers(&wanted(&json!({}))).await;
     assert!(offers.iter().all(|offer| [HOME, OTHER].contains(&&*offer.region)));
     let told = |machine_type: &str, region: &str, spot: bool| {
         let mut found = offers.iter().filter(|offer| {
@@ -356,7 +326,7 @@ async fn offers_are_of_regions_and_tell_zones_and_quotas() {
     // What cannot be read is not nothing.
     let (hidden, emulator) = cloud_with(&json!({}));
     emulator.hide_quotas(HOME);
-    let hidden = offers_of(&hidden, &json!({"spot": false})).await;
+    let hidden = hidden.offers(&wanted(&json!({"spot": false}))).await;
     let of_g2 = |region: &str| {
         let mut all = hidden.iter();
         let is_it = |offer: &&InstanceOfferWithAvailability| {
@@ -412,7 +382,7 @@ async fn machines_are_made_as_they_were_asked_for() {
         ("c4-standard-2", false, "dstack-0-14", "hyperdisk-balanced"),
         ("g2-standard-4", false, "dstack-cuda-0-14", "pd-balanced"),
     ] {
-        let subject = machine_of(&cloud, machine_type, spot).await;
+        let subject = machine_named(&cloud, machine_type, spot).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         let asked = emulator.asked().pop().unwrap();
         let zone = place.availability_zone.clone().unwrap();
@@ -471,18 +441,17 @@ async fn machines_are_made_as_they_were_asked_for() {
     assert_eq!(rule["targetTags"], json!(["dstack-runner-instance"]));
 }
 
+/// In the first region, not spot.
+async fn with_gpus(cloud: &Cloud, gpus: &str) -> Subject<Machine> {
+    let gpus = json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": gpus}});
+    machine_of(cloud, &wanted(&gpus), |offer| &*offer.region == HOME).await
+}
+
 #[tokio::test(start_paused = true)]
 async fn gpus_that_do_not_come_with_the_type_are_asked_for() {
     let (cloud, emulator) = cloud_with(&json!({}));
     emulator.set_quota(HOME, "NVIDIA_T4_GPUS", 4.0, 0.0);
-    let offers = offers_of(
-        &cloud,
-        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "T4:2"}}),
-    )
-    .await;
-    let mut subject = machine(&cloud).await;
-    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
-    subject.site = HOME.to_owned();
+    let subject = with_gpus(&cloud, "T4:2").await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().pop().unwrap();
     let zone = place.availability_zone.unwrap();
@@ -494,14 +463,7 @@ async fn gpus_that_do_not_come_with_the_type_are_asked_for() {
     assert_eq!(asked["scheduling"], json!({"onHostMaintenance": "TERMINATE"}));
     // Its driver is of before Turing.
     emulator.set_quota(HOME, "NVIDIA_V100_GPUS", 4.0, 0.0);
-    let offers = offers_of(
-        &cloud,
-        &json!({"spot": false, "resources": {"cpu": "1..", "memory": "1GB..", "gpu": "V100:1"}}),
-    )
-    .await;
-    subject = machine(&cloud).await;
-    subject.want.offer = offers.into_iter().find(|offer| &*offer.region == HOME).unwrap();
-    subject.site = HOME.to_owned();
+    let subject = with_gpus(&cloud, "V100:1").await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().pop().unwrap();
     assert_eq!(
@@ -519,7 +481,7 @@ async fn machines_with_many_interfaces_have_their_networks() {
     }
     let subnets: Vec<String> = (1..=8).map(|number| format!("rdma-{number}")).collect();
     let all: Vec<(&str, &str)> = subnets.iter().map(|name| (HOME, name.as_str())).collect();
-    let subject = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    let subject = machine_named(&cloud, "a3-megagpu-8g", false).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().pop().unwrap();
     let interfaces = asked["networkInterfaces"].as_array().unwrap();
@@ -540,7 +502,7 @@ async fn machines_with_many_interfaces_have_their_networks() {
     assert!(user_data.contains("nccl-plugin-gpudirecttcpx-dev"), "{user_data}");
 
     // Of a network for RDMA, only trying tells in which zone it is.
-    let mut with_rdma = machine_of(&cloud, "a3-megagpu-8g", false).await;
+    let mut with_rdma = machine_named(&cloud, "a3-megagpu-8g", false).await;
     let mut instance = (*with_rdma.want.offer.instance).clone();
     instance.name = "a4-highgpu-8g".to_owned();
     for gpu in &mut instance.resources.gpus {
@@ -573,7 +535,7 @@ async fn machines_with_many_interfaces_have_their_networks() {
 async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() {
     let (cloud, emulator) =
         cloud_with(&json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT, "public_ips": false}));
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(place.hostname.as_deref(), Some("10.128.0.2"));
     assert!(!place.public_ip_enabled);
@@ -589,10 +551,10 @@ async fn machines_of_a_shared_network_have_no_rule_made_and_private_addresses() 
 
 #[tokio::test(start_paused = true)]
 async fn machines_are_put_into_subnetworks_that_take_them() {
-    let (mut cloud, emulator) = cloud_with(&json!({"vpc_name": "mixed"}));
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "mixed"}));
     let subnets = [(HOME, "proxy-only"), (HOME, "machines"), (OTHER, "others")];
     emulator.add_network("mixed", &subnets);
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked().pop().unwrap();
     assert_eq!(
@@ -601,18 +563,17 @@ async fn machines_are_put_into_subnetworks_that_take_them() {
     );
     // A list that lacks a region says nothing of the subnetworks there, and hides no other.
     emulator.unreachable(Some("us-central1-a"));
-    let here = machine_of(&cloud, "e2-standard-2", false).await;
-    let (backend, journal) = (cloud.open(), Nowhere);
-    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
-    let made = backend.machines().unwrap().ensure(&here.want, &call).await;
+    let here = machine_named(&cloud, "e2-standard-2", false).await;
+    let (backend, notes) = (cloud.open(), Notes::default());
+    let made = notes.ensure(&cloud, &*backend, &here).await;
     assert!(matches!(made, Err(ComputeError::NotReady(_))), "{made:?}");
-    let elsewhere = machine_in(&mut cloud, OTHER).await;
+    let elsewhere = machine_in(&cloud, OTHER).await;
     let place = Driver::with_backend(&cloud, backend.clone())
         .make(&elsewhere)
         .await
         .unwrap();
     assert_eq!(place.region, OTHER);
-    match configure(&cloud, &cloud.config).await.unwrap_err() {
+    match cloud.configure(&cloud.config).await.unwrap_err() {
         ConfigureError::Invalid(text) => assert!(text.contains("Try again later"), "{text}"),
         other @ ConfigureError::Credentials { .. } => panic!("{other:?}"),
     }
@@ -620,21 +581,10 @@ async fn machines_are_put_into_subnetworks_that_take_them() {
     Driver::with_backend(&cloud, backend).make(&here).await.unwrap();
 }
 
-/// Notes that nobody reads.
-#[derive(Debug)]
-struct Nowhere;
-
-#[async_trait::async_trait]
-impl Journal for Nowhere {
-    async fn keep(&self, _notes: &Value) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn zones_are_tried_one_after_the_other() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     let zones = subject.want.offer.availability_zones.clone().unwrap();
     assert!(zones.len() > 2, "{zones:?}");
     emulator.fill(&zones[0]);
@@ -644,7 +594,7 @@ async fn zones_are_tried_one_after_the_other() {
     for zone in &zones {
         emulator.fill(zone);
     }
-    let mut subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let mut subject = machine_named(&cloud, "e2-standard-2", false).await;
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(
         matches!(&error, ComputeError::NoCapacity(text) if text.contains("does not have enough resources")),
@@ -663,22 +613,14 @@ async fn zones_are_tried_one_after_the_other() {
 #[tokio::test(start_paused = true)]
 async fn a_choice_whose_note_was_cut_off_is_made_anew() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     let zones = subject.want.offer.availability_zones.clone().unwrap();
     emulator.fill(&zones[0]);
     emulator.fill(&zones[1]);
-    let (backend, journal, clock) = (cloud.open(), Nowhere, &cloud.env.clock);
+    let clock = &cloud.env.clock;
     let begun = clock.now();
-    let mut notes = json!({"choice of the instance": {"state": "asked", "at": begun}});
-    let place = loop {
-        let call = Call::new(clock.clone(), &journal, &notes).unwrap();
-        let machines = backend.machines().unwrap();
-        match machines.ensure(&subject.want, &call).await.unwrap() {
-            Step::Ready(place) => break place,
-            Step::Underway { again, .. } => tokio::time::sleep(again).await,
-        }
-        notes = call.notes();
-    };
+    let notes = Notes::of(json!({"choice of the instance": {"state": "asked", "at": begun}}));
+    let place = notes.make(&cloud, &*cloud.open(), &subject).await.unwrap();
     assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
     assert!(
         clock.now() < begun + Duration::from_secs(100),
@@ -703,11 +645,11 @@ async fn refusals_are_told_apart() {
         }),
     ] {
         emulator.fail("e2-standard-2", status, code);
-        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let subject = machine_named(&cloud, "e2-standard-2", false).await;
         let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
         assert!(is_expected(&error), "{code}: {error:?}");
     }
-    let subject = machine_of(&cloud, "e2-standard-4", false).await;
+    let subject = machine_named(&cloud, "e2-standard-4", false).await;
     for permission in ["compute.instances.create", "compute.firewalls.create"] {
         let (cloud, emulator) = cloud_with(&json!({}));
         emulator.deny(permission);
@@ -729,20 +671,11 @@ async fn refusals_are_told_apart() {
 #[tokio::test(start_paused = true)]
 async fn a_spot_machine_that_is_taken_back_is_told_of() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let subject = machine_of(&cloud, "e2-standard-2", true).await;
+    let subject = machine_named(&cloud, "e2-standard-2", true).await;
     let driver = Driver::new(&cloud);
     let known = subject.known(Some(driver.make(&subject).await.unwrap()));
     let backend = cloud.open();
-    let look = async || {
-        backend
-            .machines()
-            .unwrap()
-            .look(std::slice::from_ref(&known))
-            .await
-            .unwrap()
-            .remove(0)
-            .unwrap()
-    };
+    let look = async || subject.sign(&*backend, &known).await.unwrap();
     assert_eq!(look().await, Sign::Well);
     emulator.preempt();
     let sign = look().await;
@@ -766,19 +699,13 @@ async fn a_spot_machine_that_is_taken_back_is_told_of() {
 #[tokio::test(start_paused = true)]
 async fn machines_of_older_rows_are_found() {
     let cloud = cloud();
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
     place.region = place.availability_zone.take().unwrap();
     place.backend_data = None;
     let known = subject.known(Some(place));
-    let signs = cloud
-        .open()
-        .machines()
-        .unwrap()
-        .look(std::slice::from_ref(&known))
-        .await
-        .unwrap();
-    assert_eq!(signs, [Some(Sign::Well)]);
+    let sign = subject.sign(&*cloud.open(), &known).await;
+    assert_eq!(sign, Some(Sign::Well));
     Driver::new(&cloud).remove(&known, &subject).await;
     assert_eq!(cloud.emulator.ledger().alive(), []);
 }
@@ -786,7 +713,7 @@ async fn machines_of_older_rows_are_found() {
 #[tokio::test(start_paused = true)]
 async fn an_inventory_that_lacks_a_zone_is_an_error() {
     let (cloud, emulator) = cloud_with(&json!({}));
-    let subject = machine_of(&cloud, "e2-standard-2", false).await;
+    let subject = machine_named(&cloud, "e2-standard-2", false).await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let backend = cloud.open();
     assert_eq!(backend.inventory().await.unwrap().len(), 1);
@@ -801,7 +728,7 @@ async fn an_inventory_that_lacks_a_zone_is_an_error() {
 async fn a_late_request_makes_no_second_machine() {
     for nth in 1..40 {
         let (cloud, emulator) = cloud_with(&json!({}));
-        let subject = machine_of(&cloud, "e2-standard-2", false).await;
+        let subject = machine_named(&cloud, "e2-standard-2", false).await;
         let zones = subject.want.offer.availability_zones.clone().unwrap();
         emulator.fill(&zones[0]);
         cloud.faults().at(nth, Fault::Late(Duration::from_secs(100)));
@@ -867,7 +794,7 @@ async fn a_volume_is_made_in_the_zone_that_is_named() {
 
 /// A machine and a volume that are there, and are no concern of the books.
 async fn site(cloud: &Cloud, emulator: &Gcp) -> AttachmentSite {
-    let subject = machine_of(cloud, "e2-standard-2", false).await;
+    let subject = machine_named(cloud, "e2-standard-2", false).await;
     let machine = Driver::new(cloud).make(&subject).await.unwrap();
     let zone = machine.availability_zone.as_deref().unwrap();
     let subject = volume(cloud, &disk(&json!({"availability_zone": zone})));
@@ -901,16 +828,14 @@ async fn a_volume_is_attached_and_detached() {
     assert_eq!(place.device_name, Some(format!("pd-{}", site.volume.volume_id)));
     assert_eq!(driver.make(&subject).await.unwrap(), place);
     let backend = cloud.open();
-    let attachments = backend.volumes().unwrap().attachments().unwrap();
     let known = subject.known(Some(place));
-    let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-    assert_eq!(signs, [Some(Sign::Well)]);
+    assert_eq!(subject.sign(&*backend, &known).await, Some(Sign::Well));
     let owned = backend.inventory().await.unwrap();
     let owned = owned.iter().find(|one| one.kind == OwnedKind::Volume).unwrap();
     let error = backend.remove_owned(owned).await.unwrap_err();
     assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
     // Another machine cannot have it.
-    let other = machine_of(&cloud, "e2-standard-2", false).await;
+    let other = machine_named(&cloud, "e2-standard-2", false).await;
     let machine = Driver::new(&cloud).make(&other).await.unwrap();
     let second = AttachmentSite {
         machine,
@@ -923,8 +848,8 @@ async fn a_volume_is_attached_and_detached() {
     assert!(matches!(error, ComputeError::InUse(_)), "{error:?}");
     for _ in 0..2 {
         driver.remove(&known, &subject).await;
-        let signs = attachments.look(std::slice::from_ref(&known)).await.unwrap();
-        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+        let sign = subject.sign(&*backend, &known).await;
+        assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
     }
     backend.remove_owned(owned).await.unwrap();
     // Types with hyperdisks only take none.
@@ -973,7 +898,7 @@ async fn a_placement_group_is_deleted_once_no_machine_is_in_it() {
     let group = placement(&cloud, HOME, "n2-standard-2");
     let of_group = Driver::new(&cloud);
     let group_place = of_group.make(&group).await.unwrap();
-    let mut subject = machine_of(&cloud, "n2-standard-2", false).await;
+    let mut subject = machine_named(&cloud, "n2-standard-2", false).await;
     subject.want.placement_group = Some(group.marks.name(60));
     let of_machine = Driver::new(&cloud);
     let place = of_machine.make(&subject).await.unwrap();
@@ -1033,9 +958,9 @@ async fn only_what_is_reserved_is_offered_and_made() {
         "us-central1/plain",
         "a\" OR (name = \"plain",
     ] {
-        assert_eq!(offers_of(&cloud, &json!({"reservation": none})).await, []);
+        assert_eq!(cloud.offers(&wanted(&json!({"reservation": none}))).await, []);
     }
-    let t4 = offers_of(&cloud, &json!({"reservation": "t4"})).await;
+    let t4 = cloud.offers(&wanted(&json!({"reservation": "t4"}))).await;
     assert_eq!(t4.len(), 1);
     assert_eq!(t4[0].instance.resources.gpus.len(), 2);
     for (name, machine_type, zone) in [
@@ -1046,7 +971,7 @@ async fn only_what_is_reserved_is_offered_and_made() {
             "us-central1-a",
         ),
     ] {
-        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        let offers = cloud.offers(&wanted(&json!({"reservation": name}))).await;
         let [offer] = offers.as_slice() else {
             panic!("{offers:?}")
         };
@@ -1074,7 +999,7 @@ async fn only_what_is_reserved_is_offered_and_made() {
             (name != "plain").then_some(&json!([placement]))
         );
         // There is nothing left.
-        let offers = offers_of(&cloud, &json!({"reservation": name})).await;
+        let offers = cloud.offers(&wanted(&json!({"reservation": name}))).await;
         assert_eq!(offers[0].availability, InstanceAvailability::NotAvailable);
         let mut second = machine(&cloud).await;
         second.want.offer = offers[0].clone();
@@ -1083,7 +1008,7 @@ async fn only_what_is_reserved_is_offered_and_made() {
         assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
     }
     emulator.deny("compute.reservations.list");
-    assert_eq!(offers_of(&cloud, &json!({"reservation": "plain"})).await, []);
+    assert_eq!(cloud.offers(&wanted(&json!({"reservation": "plain"}))).await, []);
 }
 
 /// A TPU in place of another machine.
@@ -1102,11 +1027,11 @@ async fn one_tpu() -> (Cloud, Subject<Machine>) {
 }
 
 async fn tpus_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud_with(&json!({"tpu": true})).0;
+    let cloud = cloud_with(&json!({"tpu": true})).0;
     let subjects = vec![
-        as_tpu(machine_in(&mut cloud, HOME).await, "v2-8", false),
-        as_tpu(machine_in(&mut cloud, OTHER).await, "v2-8", true),
-        as_tpu(machine_in(&mut cloud, HOME).await, "v5p-8", false),
+        as_tpu(machine_in(&cloud, HOME).await, "v2-8", false),
+        as_tpu(machine_in(&cloud, OTHER).await, "v2-8", true),
+        as_tpu(machine_in(&cloud, HOME).await, "v5p-8", false),
     ];
     (cloud, subjects)
 }
@@ -1114,9 +1039,9 @@ async fn tpus_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
 #[tokio::test(start_paused = true)]
 async fn tpus_on_one_host_are_offered_where_they_are_wanted() {
     let gpus = json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1.."}});
-    assert_eq!(offers_of(&cloud(), &gpus).await, []);
+    assert_eq!(cloud().offers(&wanted(&gpus)).await, []);
     let (cloud, _) = cloud_with(&json!({"tpu": true}));
-    let offers = offers_of(&cloud, &gpus).await;
+    let offers = cloud.offers(&wanted(&gpus)).await;
     let mut names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -1136,7 +1061,11 @@ async fn tpus_on_one_host_are_offered_where_they_are_wanted() {
     assert_eq!(sizes, [100].into());
     let large =
         json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1..", "disk": "200GB.."}});
-    assert_eq!(offers_of(&cloud, &large).await, [], "nobody makes another disk");
+    assert_eq!(
+        cloud.offers(&wanted(&large)).await,
+        [],
+        "nobody makes another disk"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -1150,7 +1079,7 @@ async fn tpus_are_made_as_they_were_asked_for() {
         ("v3-8", false, "tpu-ubuntu2204-base"),
     ] {
         let subject = as_tpu(
-            machine_of(&cloud, "e2-standard-2", false).await,
+            machine_named(&cloud, "e2-standard-2", false).await,
             accelerator,
             spot,
         );
@@ -1193,14 +1122,8 @@ async fn tpus_are_made_as_they_were_asked_for() {
         );
         // A row of dstack 0.22.5: nothing was noted.
         let known = subject.known(Some(place));
-        let signs = cloud
-            .open()
-            .machines()
-            .unwrap()
-            .look(std::slice::from_ref(&known))
-            .await
-            .unwrap();
-        assert_eq!(signs, [Some(Sign::Well)]);
+        let sign = subject.sign(&*cloud.open(), &known).await;
+        assert_eq!(sign, Some(Sign::Well));
         Driver::new(&cloud).remove(&known, &subject).await;
         assert_eq!(cloud.emulator.ledger().alive(), []);
     }
@@ -1214,14 +1137,14 @@ async fn why_there_is_no_tpu_is_told() {
         zones.unwrap().truncate(3);
         as_tpu(subject, "v2-8", false)
     };
-    let subject = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let subject = of(machine_named(&cloud, "e2-standard-2", false).await);
     let zones = subject.want.offer.availability_zones.clone().unwrap();
     emulator.fill(&zones[0]);
     emulator.lack(&zones[1], "v2-8");
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(place.availability_zone.as_ref(), Some(&zones[2]));
     emulator.fail("v2-8", 429, "RESOURCE_EXHAUSTED");
-    let second = of(machine_of(&cloud, "e2-standard-2", false).await);
+    let second = of(machine_named(&cloud, "e2-standard-2", false).await);
     let error = Driver::new(&cloud).make(&second).await.unwrap_err();
     assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
     emulator.deny("tpu.nodes.create");
@@ -1237,7 +1160,7 @@ async fn why_there_is_no_tpu_is_told() {
     let place = Driver::new(&hasty).make(&subject).await.unwrap();
     assert_eq!(place.availability_zone.as_ref(), Some(&zones[1]));
     other.fail("v2-8", 429, "RESOURCE_EXHAUSTED");
-    let third = of(machine_of(&hasty, "e2-standard-2", false).await);
+    let third = of(machine_named(&hasty, "e2-standard-2", false).await);
     let error = Driver::new(&hasty).make(&third).await.unwrap_err();
     assert!(matches!(error, ComputeError::NoQuota(_)), "{error:?}");
     // A zone that does not tell which it has hides them.
@@ -1259,7 +1182,7 @@ async fn why_there_is_no_tpu_is_told() {
 async fn volumes_are_attached_to_tpus() {
     let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
     let subject = as_tpu(
-        machine_of(&cloud, "e2-standard-2", false).await,
+        machine_named(&cloud, "e2-standard-2", false).await,
         "v5litepod-8",
         false,
     );
@@ -1323,7 +1246,7 @@ async fn volumes_are_attached_to_tpus() {
 /// A TPU and so many disks in its zone, to be attached.
 async fn tpu_with_disks(cloud: &Cloud, count: usize) -> Vec<Subject<Attachment>> {
     let subject = as_tpu(
-        machine_of(cloud, "e2-standard-2", false).await,
+        machine_named(cloud, "e2-standard-2", false).await,
         "v5litepod-8",
         false,
     );
@@ -1351,10 +1274,10 @@ async fn a_change_of_the_disks_of_a_tpu_waits_for_that_of_another_server() {
         panic!("{} disks", subjects.len())
     };
     let count = || emulator.asked_tpus()[0]["dataDisks"].as_array().unwrap().len();
-    let (killed, journal) = (cloud.open(), Nowhere);
-    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
+    let killed = cloud.open();
     let lifecycle = killed.volumes().unwrap().attachments().unwrap();
-    lifecycle.ensure(&first.want, &call).await.unwrap();
+    let notes = Notes::default();
+    notes.ensure(&cloud, &*killed, first).await.unwrap();
     let place = Driver::new(&cloud).make(second).await.unwrap();
     assert_eq!(
         (place.device_name.as_deref(), count()),
@@ -1362,8 +1285,8 @@ async fn a_change_of_the_disks_of_a_tpu_waits_for_that_of_another_server() {
     );
     // As one is detached, too.
     let known = second.known(Some(place));
-    let call = Call::new(cloud.env.clock.clone(), &journal, &Value::Null).unwrap();
-    lifecycle.remove(&known, &call).await.unwrap();
+    let notes = Notes::default();
+    lifecycle.remove(&known, &notes.call(&cloud)).await.unwrap();
     Driver::new(&cloud).make(third).await.unwrap();
     assert_eq!(count(), 2);
     let signs = lifecycle
@@ -1381,7 +1304,7 @@ async fn a_change_of_the_disks_of_a_tpu_waits_for_that_of_another_server() {
 /// What is on its way to Google is listed by nobody.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_disks_of_a_tpu_that_comes_late_undoes_no_other() {
-    for nth in 1..20 {
+    for nth in 1..40 {
         let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
         let subjects = tpu_with_disks(&cloud, 2).await;
         cloud.faults().at(nth, Fault::Late(Duration::from_secs(100)));
@@ -1408,7 +1331,7 @@ async fn many_machines_at_once_wait_for_the_rate_that_is_allowed() {
     let (cloud, emulator) = cloud_with(&json!({}));
     let mut subjects = Vec::new();
     for _ in 0..40 {
-        subjects.push(machine_of(&cloud, "e2-standard-2", false).await);
+        subjects.push(machine_named(&cloud, "e2-standard-2", false).await);
     }
     emulator.limit(100);
     let backend = cloud.open();

@@ -2,15 +2,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, reference_python, run,
-    served, soak,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, machine_of,
+    passes_with_the_reference, soak,
 };
 use dstack_compute::{ComputeError, Known, Machine, Removal, Sign};
 use dstack_emulator_hotaisle::{
     HotAisle, INVITING_TEAM, Size, TEAM, Times, USUAL, VIEWING_KEY, server_size, virtual_size,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
-use dstack_model::runs::JobProvisioningData;
 use serde_json::{Value, json};
 
 fn config(key: &str, team: &str, bare_metal: Option<bool>) -> Value {
@@ -46,7 +45,7 @@ fn servers() -> Cloud {
     cloud_of(HotAisle::new(CANARY, vec![server_size(4)]), Some(true))
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
@@ -59,7 +58,16 @@ async fn one_server() -> (Cloud, Subject<Machine>) {
 }
 
 async fn offers_of(cloud: &Cloud) -> Vec<InstanceOfferWithAvailability> {
-    cloud.open().offers(&Cloud::requirements()).await.unwrap()
+    cloud.offers(&Cloud::requirements()).await
+}
+
+/// The cheapest virtual machine, or the cheapest server.
+async fn machine_of_kind(cloud: &Cloud, is_bare_metal: bool) -> Subject<Machine> {
+    let start = if is_bare_metal { "bm-" } else { "vm-" };
+    machine_of(cloud, &Cloud::requirements(), |offer| {
+        offer.instance.name.starts_with(start)
+    })
+    .await
 }
 
 fn names(offers: &[InstanceOfferWithAvailability]) -> Vec<&str> {
@@ -246,14 +254,6 @@ async fn a_machine_that_has_the_name_of_another_is_left_alone() {
     assert_eq!(cloud.emulator.ledger().alive(), []);
 }
 
-/// How a machine is, as the backend tells it.
-async fn sign_of(cloud: &Cloud, known: &Known<Machine>) -> Option<Sign<JobProvisioningData>> {
-    let backend = cloud.open();
-    let known = std::slice::from_ref(known);
-    let mut signs = backend.machines().unwrap().look(known).await.unwrap();
-    signs.remove(0)
-}
-
 /// Also where somebody made it by hand, without any description.
 #[tokio::test(start_paused = true)]
 async fn a_machine_by_hand_that_has_the_name_of_another_is_left_alone() {
@@ -262,10 +262,7 @@ async fn a_machine_by_hand_that_has_the_name_of_another_is_left_alone() {
             let emulator = HotAisle::new(CANARY, sizes());
             emulator.give_no_ids();
             let cloud = cloud_of(emulator.clone(), Some(true));
-            let mut subject = machine(&cloud).await;
-            if is_bare_metal {
-                subject.want.offer = offers_of(&cloud).await.remove(2);
-            }
+            let subject = machine_of_kind(&cloud, is_bare_metal).await;
             let driver = Driver::new(&cloud);
             let place = driver.make(&subject).await.unwrap();
             let id = place.instance_id.clone();
@@ -277,7 +274,7 @@ async fn a_machine_by_hand_that_has_the_name_of_another_is_left_alone() {
             };
             assert_eq!(by_hand, id);
             emulator.describe(&by_hand, description);
-            let sign = sign_of(&cloud, &gone).await;
+            let sign = subject.sign(&*cloud.open(), &gone).await;
             assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
             driver.remove(&gone, &subject).await;
             assert_eq!(emulator.descriptions(), [description]);
@@ -291,10 +288,7 @@ async fn machines_of_before_are_taken_over() {
     for is_bare_metal in [false, true] {
         let emulator = HotAisle::new(CANARY, sizes());
         let cloud = cloud_of(emulator.clone(), Some(true));
-        let mut subject = machine(&cloud).await;
-        if is_bare_metal {
-            subject.want.offer = offers_of(&cloud).await.remove(2);
-        }
+        let subject = machine_of_kind(&cloud, is_bare_metal).await;
         let mut place = Driver::new(&cloud).make(&subject).await.unwrap();
         let mut data: Value = serde_json::from_str(place.backend_data.as_ref().unwrap()).unwrap();
         for field in ["server", "marked"] {
@@ -309,7 +303,8 @@ async fn machines_of_before_are_taken_over() {
         };
         emulator.describe(&name, description);
         let known = subject.known(Some(place));
-        assert_eq!(sign_of(&cloud, &known).await, Some(Sign::Well));
+        let sign = subject.sign(&*cloud.open(), &known).await;
+        assert_eq!(sign, Some(Sign::Well));
         Driver::new(&cloud).remove(&known, &subject).await;
         assert_eq!(emulator.ledger().alive(), []);
     }
@@ -350,7 +345,8 @@ async fn what_is_not_found_is_not_gone_while_it_is_listed() {
         let (made, ()) = tokio::join!(driver.make(&subject), going_on);
         let known = subject.known(Some(made.unwrap()));
         emulator.mislay(true);
-        assert_eq!(sign_of(&cloud, &known).await, Some(Sign::Well));
+        let sign = subject.sign(&*cloud.open(), &known).await;
+        assert_eq!(sign, Some(Sign::Well));
         let removal = tokio::time::timeout(Duration::from_secs(3600), driver.remove(&known, &subject));
         removal.await.unwrap_err();
         let owned = cloud.open().inventory().await.unwrap().remove(0);
@@ -503,23 +499,15 @@ async fn machines_that_are_made_late_are_told_apart() {
 /// The reference's own code against this cloud: `reference.py` makes one of each, waits for it and removes it.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let times = Times {
         starts: Duration::from_millis(100),
         installs: Duration::from_millis(100),
         minimum: Duration::from_millis(500),
     };
     let emulator = HotAisle::with_times(CANARY, sizes(), times);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../hotaisle/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY, TEAM]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("hotaisle", &emulator, &[CANARY, TEAM]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!((emulator.ledger().count(), emulator.keys().len()), (2, 1));
 }

@@ -2,12 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_in, machine_of,
+    passes_with_the_reference, requirements,
 };
-use dstack_compute::config::BackendConfig;
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_jarvislabs::{Failing, JarvisLabs, Size, Times};
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
@@ -59,7 +58,7 @@ fn cloud_in(region: &'static str) -> Cloud {
 }
 
 /// The cheapest, without GPUs.
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
@@ -71,15 +70,9 @@ async fn one_with_gpu() -> (Cloud, Subject<Machine>) {
     (cloud, subject)
 }
 
-async fn offers_of(cloud: &Cloud, requirements: &Requirements) -> Vec<InstanceOfferWithAvailability> {
-    cloud.open().offers(requirements).await.unwrap()
-}
-
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud_in(CHENNAI);
-    let first = machine(&cloud).await;
-    cloud.region = None;
-    let subjects = vec![first, machine(&cloud).await];
+    let cloud = cloud();
+    let subjects = vec![machine_in(&cloud, CHENNAI).await, machine(&cloud).await];
     (cloud, subjects)
 }
 
@@ -95,10 +88,7 @@ async fn credentials() {
 #[tokio::test(start_paused = true)]
 async fn regions_without_a_host_are_refused() {
     let cloud = cloud();
-    let configure = async |regions: Value| {
-        let config = BackendConfig::read(&config(CANARY, &regions)).unwrap();
-        cloud.kind.configure("main", &config).await
-    };
+    let configure = async |regions: Value| cloud.configure(&config(CANARY, &regions)).await;
     for regions in [json!([]), json!([NOIDA, "india-01"])] {
         configure(regions).await.unwrap();
     }
@@ -114,7 +104,7 @@ async fn regions_without_a_host_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn offers() {
     checks::offers(&cloud()).await;
-    let all = offers_of(&cloud(), &Cloud::requirements()).await;
+    let all = cloud().offers(&Cloud::requirements()).await;
     let named = |name: &str| all.iter().find(|offer| offer.instance.name == name).unwrap();
     let gpus = named("RTXPRO6000-8x");
     assert_eq!(
@@ -131,16 +121,11 @@ async fn offers() {
 
 #[tokio::test(start_paused = true)]
 async fn disks_are_as_large_as_is_asked_for() {
-    let requirements: Requirements = dstack_model::decode::decode_strict(
-        &json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "250GB.."}}),
-    )
-    .unwrap();
+    let large = requirements(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "250GB.."}}));
     let emulator = JarvisLabs::new(CANARY, sizes());
     let cloud = cloud_of(emulator.clone());
-    for offer in offers_of(&cloud, &requirements).await.into_iter().take(2) {
-        let mut subject = machine(&cloud).await;
-        subject.site = offer.region.to_string();
-        subject.want.offer = offer;
+    for offer in cloud.offers(&large).await.into_iter().take(2) {
+        let subject = machine_of(&cloud, &large, |other| *other == offer).await;
         Driver::new(&cloud).make(&subject).await.unwrap();
     }
     let disks: Vec<Value> = emulator.bodies().iter().map(|body| body["hdd"].clone()).collect();
@@ -153,7 +138,7 @@ async fn nodes_that_reach_each_other_are_where_there_is_a_network() {
         multinode: Some(true),
         ..Cloud::requirements()
     };
-    let offers = offers_of(&cloud(), &requirements).await;
+    let offers = cloud().offers(&requirements).await;
     assert!(!offers.is_empty() && offers.iter().all(|offer| &*offer.region != EUROPE));
     for (region, has_network) in [(CHENNAI, true), (EUROPE, false)] {
         let cloud = cloud_in(region);
@@ -307,13 +292,6 @@ async fn keys_of_machines_of_the_reference_go_with_them() {
 /// The reference's own code against this cloud: `reference.py` makes one of each, waits for it and removes it.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let pause = Duration::from_millis(100);
     let times = Times {
         creates: pause,
@@ -321,10 +299,9 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         ends: pause,
     };
     let emulator = JarvisLabs::with_times(CANARY, sizes(), times);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../jarvislabs/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("jarvislabs", &emulator, &[CANARY]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!((emulator.ledger().count(), emulator.key_names().len()), (2, 0));
 }

@@ -1,7 +1,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Fault, Subject, checks, container, marks, soak};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Fault, Subject, checks, container, container_in, container_of, marks,
+    requirements, soak,
+};
 use dstack_compute::{ComputeError, Container, Lifecycle, Owner, Volume, VolumeRequest};
 use dstack_emulator_kubernetes::Kubernetes;
 use dstack_model::decode::decode_strict;
@@ -281,13 +284,8 @@ async fn a_pod_that_comes_while_the_jump_pod_is_removed_has_one() {
 #[tokio::test(start_paused = true)]
 async fn what_a_pod_asks_for_is_what_the_job_asked_for() {
     let (cloud, emulator) = cluster();
-    let mut subject = container(&cloud).await;
-    let requirements = decode_strict(
-        &json!({"resources": {"cpu": "2..4", "memory": "8GB..", "disk": "10GB..", "gpu": "H100:2"}}),
-    )
-    .unwrap();
-    subject.want.offer = cloud.open().offers(&requirements).await.unwrap().remove(0);
-    subject.want.requirements = requirements;
+    let wanted = json!({"resources": {"cpu": "2..4", "memory": "8GB..", "disk": "10GB..", "gpu": "H100:2"}});
+    let subject = container_of(&cloud, requirements(&wanted), |_| true).await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let pod = emulator.object("pods", &place.instance_id).unwrap();
     assert_eq!(pod["spec"]["nodeName"], "gpu-1");
@@ -335,7 +333,7 @@ fn uuid_like(id: uuid::Uuid) -> uuid::Uuid {
     uuid::Uuid::from_u128(id.as_u128() ^ (1 << 100))
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let (cloud, _) = cluster();
     let subject = container(&cloud).await;
     (cloud, subject)
@@ -393,10 +391,8 @@ async fn a_cluster_that_is_away_hides_no_other() {
             "- name: d\n  cluster: {server: 'https://192.0.2.2:6443'}\nusers:\n",
         );
     cloud.config["kubeconfig"]["data"] = data.into();
-    cloud.region = Some("alpha");
-    let here = container(&cloud).await;
-    cloud.region = Some("beta");
-    let there = container(&cloud).await;
+    let here = container_in(&cloud, "alpha").await;
+    let there = container_in(&cloud, "beta").await;
     checks::a_place_away(&cloud, &[here, there], "192.0.2.2").await;
 }
 

@@ -1,15 +1,12 @@
 //! What Kubernetes does besides what every backend does: other clusters, other people's objects, admission, jump pods.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, container};
-use dstack_compute::config::BackendConfig;
-use dstack_compute::{
-    Backend, Call, ComputeError, ConfigureError, Container, Journal, Removal, Resource, Sign, Step,
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, container, container_of, requirements,
 };
+use dstack_compute::{Backend, ComputeError, ConfigureError, Container, Resource, Sign, Step};
 use dstack_emulator_kubernetes::Kubernetes;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -17,70 +14,6 @@ use dstack_model::runs::JobProvisioningData;
 use serde_json::{Value, json};
 
 use crate::kubernetes::{another, cloud, cluster, emulator, node, nodes, volume};
-
-/// Notes that survive their calls.
-#[derive(Debug, Default)]
-struct Notes(Mutex<Value>);
-
-#[async_trait]
-impl Journal for Notes {
-    async fn keep(&self, notes: &Value) -> Result<(), String> {
-        *self.0.lock().unwrap() = notes.clone();
-        Ok(())
-    }
-}
-
-impl Notes {
-    fn of(value: Value) -> Self {
-        Self(Mutex::new(value))
-    }
-
-    fn call(&self, cloud: &Cloud) -> Call<'_> {
-        let noted = self.0.lock().unwrap().clone();
-        Call::new(Arc::clone(&cloud.env.clock), self, &noted).unwrap()
-    }
-
-    /// One call that makes.
-    async fn ensure<R: Resource>(
-        &self,
-        cloud: &Cloud,
-        backend: &dyn Backend,
-        subject: &Subject<R>,
-    ) -> Result<Step<R::Place>, ComputeError> {
-        let lifecycle = (subject.lifecycle)(backend).unwrap();
-        lifecycle.ensure(&subject.want, &self.call(cloud)).await
-    }
-
-    /// Calls until something definite is said.
-    async fn make<R: Resource>(
-        &self,
-        cloud: &Cloud,
-        backend: &dyn Backend,
-        subject: &Subject<R>,
-    ) -> Result<R::Place, ComputeError> {
-        loop {
-            match self.ensure(cloud, backend, subject).await? {
-                Step::Ready(place) => return Ok(place),
-                Step::Underway { again, .. } => tokio::time::sleep(again).await,
-            }
-        }
-    }
-
-    /// Calls until it is gone.
-    async fn remove<R: Resource>(
-        &self,
-        cloud: &Cloud,
-        subject: &Subject<R>,
-        place: Option<R::Place>,
-    ) -> Result<(), ComputeError> {
-        let (backend, known) = (cloud.open(), subject.known(place));
-        let lifecycle = (subject.lifecycle)(backend.as_ref()).unwrap();
-        while let Removal::Underway { again } = lifecycle.remove(&known, &self.call(cloud)).await? {
-            tokio::time::sleep(again).await;
-        }
-        Ok(())
-    }
-}
 
 /// `None`: the cluster was not asked.
 async fn told<R: Resource>(
@@ -94,9 +27,8 @@ async fn told<R: Resource>(
 }
 
 async fn sign<R: Resource>(backend: &dyn Backend, subject: &Subject<R>, place: &R::Place) -> Sign<R::Place> {
-    let lifecycle = (subject.lifecycle)(backend).unwrap();
     let known = subject.known(Some(place.clone()));
-    lifecycle.look(&[known]).await.unwrap().remove(0).unwrap()
+    subject.sign(backend, &known).await.unwrap()
 }
 
 fn data(place: &JobProvisioningData) -> Value {
@@ -124,7 +56,7 @@ async fn lists_come_in_pages_and_begin_anew_when_their_rest_expires() {
     let emulator = emulator(many, Duration::ZERO);
     let cloud = cloud(&emulator, "team", &json!(["alpha"]));
     emulator.expire_pages(1);
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert_eq!(offers.len(), 1_001);
     let longest = emulator.asked().iter().map(|one| one.listed).max();
     assert_eq!(longest, Some(500));
@@ -142,9 +74,8 @@ async fn pods_that_are_over_are_not_asked_for() {
     over["spec"]["nodeName"] = json!("cpu-1");
     over["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "7"}});
     emulator.put("elsewhere", &over);
-    let requirements =
-        decode_strict(&json!({"resources": {"cpu": "4..", "memory": "1GB..", "disk": "1GB.."}}));
-    let offers = cloud.open().offers(&requirements.unwrap()).await.unwrap();
+    let large = json!({"resources": {"cpu": "4..", "memory": "1GB..", "disk": "1GB.."}});
+    let offers = cloud.offers(&requirements(&large)).await;
     assert!(
         offers
             .iter()
@@ -321,11 +252,8 @@ async fn a_cluster_whose_namespaces_may_not_be_seen_is_used_as_it_is() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_is_not_given_up_because_other_nodes_are_there_now() {
     let (cloud, emulator) = cluster();
-    let mut subject = container(&cloud).await;
     let wanted = json!({"resources": {"cpu": "2..", "memory": "8GB..", "disk": "10GB..", "gpu": "H100:2"}});
-    let requirements = decode_strict(&wanted).unwrap();
-    subject.want.offer = cloud.open().offers(&requirements).await.unwrap().remove(0);
-    subject.want.requirements = requirements;
+    let subject = container_of(&cloud, requirements(&wanted), |_| true).await;
     let (notes, backend) = (Notes::default(), cloud.open());
     let step = notes.ensure(&cloud, backend.as_ref(), &subject).await.unwrap();
     assert!(matches!(step, Step::Underway { .. }), "{step:?}");
@@ -458,11 +386,6 @@ async fn a_pod_that_fits_nowhere_waits_by_our_clock() {
     assert!(began.elapsed() > Duration::from_secs(30));
 }
 
-async fn configure(cloud: &Cloud) -> Result<(), ConfigureError> {
-    let config = BackendConfig::read(&cloud.config).unwrap();
-    cloud.kind.configure("main", &config).await.map(drop)
-}
-
 /// The details of an error that names the kubeconfig.
 fn kubeconfig_error(error: ConfigureError) -> String {
     let ConfigureError::Credentials { fields, details } = error else {
@@ -476,20 +399,20 @@ fn kubeconfig_error(error: ConfigureError) -> String {
 async fn a_configuration_that_cannot_work_is_refused_with_what_is_wrong() {
     let emulator = emulator(nodes(), Duration::ZERO);
     let both = cloud(&emulator, "team", &json!(["alpha", "beta"]));
-    configure(&both).await.unwrap();
+    both.configure(&both.config).await.unwrap();
     both.faults().from(1, 100, Fault::NotSent);
-    let away = kubeconfig_error(configure(&both).await.unwrap_err());
+    let away = kubeconfig_error(both.configure(&both.config).await.unwrap_err());
     assert!(away.contains("cannot be reached"), "{away}");
     both.faults()
         .from(1, 100, Fault::SlowAnswer(Duration::from_secs(25)));
     let began = tokio::time::Instant::now();
-    let silent = kubeconfig_error(configure(&both).await.unwrap_err());
+    let silent = kubeconfig_error(both.configure(&both.config).await.unwrap_err());
     assert!(silent.contains("did not answer within 10 s"), "{silent}");
     assert!(began.elapsed() < Duration::from_secs(11), "one after the other");
     both.faults().none();
     emulator.deny("create", "pods");
     emulator.deny("list", "nodes");
-    let missing = kubeconfig_error(configure(&both).await.unwrap_err());
+    let missing = kubeconfig_error(both.configure(&both.config).await.unwrap_err());
     assert!(
         missing.contains("may not list nodes in all namespaces, create pods in team"),
         "{missing}"
@@ -505,12 +428,10 @@ async fn a_place_names_the_node_on_which_the_pod_is() {
     ];
     let emulator = emulator(all, Duration::ZERO);
     let cloud = cloud(&emulator, "team", &json!(["alpha"]));
-    let mut subject = container(&cloud).await;
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
-    subject.want.offer = offers
-        .into_iter()
-        .find(|offer| offer.instance.name == "cpu-2")
-        .unwrap();
+    let subject = container_of(&cloud, Cloud::requirements(), |offer| {
+        offer.instance.name == "cpu-2"
+    })
+    .await;
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let pod = emulator.object("pods", &place.instance_id).unwrap();
     assert_eq!(pod["spec"]["nodeName"], "cpu-1", "the scheduler decides");
@@ -686,7 +607,7 @@ fn documented() -> Rights {
 async fn the_roles_of_the_documentation_are_what_is_needed() {
     let (cloud, emulator) = cluster();
     let (subject, disk) = (container(&cloud).await, volume(&cloud));
-    configure(&cloud).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     let driver = Driver::new(&cloud);
     let place = driver.make(&subject).await.unwrap();
     let second = another(&cloud, &subject, "ssh-ed25519 AAAAsecond user");

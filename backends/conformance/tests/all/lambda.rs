@@ -2,9 +2,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, passes_with_the_reference,
+    sizes_of_catalog,
 };
-use dstack_catalog::{Filter, builtin};
 use dstack_compute::{ComputeError, Machine, Sign};
 use dstack_emulator_lambda::{Lambda, Size, Times, USUAL};
 use dstack_model::instances::InstanceAvailability;
@@ -13,22 +13,13 @@ use serde_json::{Value, json};
 
 /// All sizes of the catalogue.
 fn sizes() -> Vec<Size> {
-    static SIZES: LazyLock<Vec<Size>> = LazyLock::new(sizes_of_catalog);
+    static SIZES: LazyLock<Vec<Size>> = LazyLock::new(|| {
+        sizes_of_catalog("lambdalabs", &["lambda-arm"], |row| Size {
+            name: row.instance_name().to_owned(),
+            region: row.location().to_owned(),
+        })
+    });
     SIZES.clone()
-}
-
-fn sizes_of_catalog() -> Vec<Size> {
-    let filter = Filter {
-        provider: Some(vec!["lambdalabs".to_owned()]),
-        allowed_flags: Some(vec!["lambda-arm".to_owned()]),
-        ..Filter::default()
-    };
-    let catalog = builtin();
-    let size = |row: dstack_catalog::Offer<'_>| Size {
-        name: row.instance_name().to_owned(),
-        region: row.location().to_owned(),
-    };
-    catalog.query(&filter).unwrap().map(size).collect()
 }
 
 fn cloud_of(emulator: Lambda) -> Cloud {
@@ -73,7 +64,7 @@ async fn what_is_free_is_told_for_each_region() {
         ..all.iter().find(|size| size.name != free.name).unwrap().clone()
     };
     let cloud = cloud_of(Lambda::new(CANARY, vec![free.clone(), elsewhere]));
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert!(offers.len() > 100, "{}", offers.len());
     let available = offers
         .iter()
@@ -132,13 +123,8 @@ async fn an_unhealthy_machine_is_waited_for() {
     let (place, ()) = tokio::join!(making, meanwhile);
     let known = subject.known(Some(place.unwrap()));
     emulator.tell_all(Some("unhealthy"));
-    let backend = cloud.open();
-    let signs = backend
-        .machines()
-        .unwrap()
-        .look(std::slice::from_ref(&known))
-        .await;
-    assert_eq!(signs.unwrap(), [Some(Sign::Well)]);
+    let sign = subject.sign(&*cloud.open(), &known).await;
+    assert_eq!(sign, Some(Sign::Well));
     driver.remove(&known, &subject).await;
     assert_eq!(emulator.ledger().alive(), []);
 }
@@ -204,7 +190,7 @@ async fn servers_that_register_a_key_at_once_share_it() {
     assert_eq!(emulator.key_names().len(), 1);
 }
 
-async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
@@ -213,13 +199,6 @@ async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Ma
 /// The reference's own code against this cloud: `reference.py` makes a machine, waits for it and removes it.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let times = Times {
         boots: Duration::from_millis(100),
         ends: Duration::from_millis(100),
@@ -228,11 +207,10 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         request_interval: Duration::ZERO,
     };
     let emulator = Lambda::with_times(CANARY, sizes(), times);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../lambda/emulator/reference.py");
     let size = &sizes()[0];
-    let (status, text) = run(&python, &[script, &url, CANARY, &size.name, &size.region]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("lambda", &emulator, &[CANARY, &size.name, &size.region]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 2);
     assert_eq!(emulator.key_names().len(), 1);

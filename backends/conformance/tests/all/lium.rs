@@ -2,24 +2,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, reference_python,
-    run, served, volume,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, extended,
+    passes_with_the_reference, requirements, volume,
 };
 use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Volume, VolumeRequest};
 use dstack_emulator_lium::Lium;
-use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
 fn node(id: &str, more: &Value) -> Value {
-    let mut node = json!({"id": id, "rent_url": format!("https://lium.io/rent/{id}"), "gpu_model": "H100 80GB HBM3",
+    let node = json!({"id": id, "rent_url": format!("https://lium.io/rent/{id}"), "gpu_model": "H100 80GB HBM3",
         "gpu_count": 8, "available_gpu_count": 8, "min_rentable_gpu_count": 1, "price_per_gpu_hour": 2.1,
         "gpu_memory_gb": 80, "cpu_count": 224, "ram_gb": 2015, "disk_free_gb": 1467, "country_code": "US",
         "region": "CA", "tier": "secure"});
-    node.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    node
+    extended(node, more)
 }
 
 fn nodes() -> Vec<Value> {
@@ -51,12 +47,8 @@ fn played(more: &Value) -> Played {
 
 fn played_with(nodes: Vec<Value>, more: &Value) -> Played {
     let config = |key: &str| {
-        let mut config = json!({"type": "lium", "creds": {"type": "api_key", "api_key": key}});
-        config
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        config
+        let config = json!({"type": "lium", "creds": {"type": "api_key", "api_key": key}});
+        extended(config, more)
     };
     let emulator = Arc::new(Lium::new(CANARY, nodes));
     let refused = vec![(config("wrong"), &["creds.api_key"][..])];
@@ -77,7 +69,7 @@ fn volume_config() -> Value {
     json!({"type": "volume", "backend": "lium", "name": "data"})
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)
@@ -118,11 +110,10 @@ async fn offers() {
 
 #[tokio::test(start_paused = true)]
 async fn parts_of_nodes_are_offered_where_they_are_wanted() {
-    let of = |resources: Value, spot: Option<bool>| -> Requirements {
-        decode_strict(&json!({"resources": resources, "spot": spot})).unwrap()
-    };
+    let of =
+        |resources: Value, spot: Option<bool>| requirements(&json!({"resources": resources, "spot": spot}));
     let found = async |cloud: &Cloud, requirements: &Requirements| -> Vec<(String, usize)> {
-        let offers = cloud.open().offers(requirements).await.unwrap();
+        let offers = cloud.offers(requirements).await;
         let row = |offer: &dstack_model::offers::InstanceOfferWithAvailability| {
             (offer.region.to_string(), offer.instance.resources.gpus.len())
         };
@@ -328,9 +319,8 @@ async fn a_pod_of_the_reference_without_an_answer_is_found_by_its_name() {
             place.backend_data = Some(stored.to_string());
             subject.known(Some(place))
         };
-        let backend = cloud.open();
-        let looked = backend.containers().unwrap().look(&[lost(&pod.name)]).await;
-        assert_eq!(looked.unwrap(), [None]);
+        let sign = subject.sign(&*cloud.open(), &lost(&pod.name)).await;
+        assert_eq!(sign, None);
         if at == 1 {
             let (driver, unknown) = (Driver::new(&cloud), lost("another"));
             let removal = driver.remove(&unknown, &subject);
@@ -377,18 +367,10 @@ async fn many_pods_at_once_make_no_more_calls_than_they_may() {
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes pods and volumes.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let emulator = Lium::with_pace(CANARY, nodes(), Duration::from_millis(50));
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../lium/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("lium", &emulator, &[CANARY]).await {
+        return;
+    }
     assert_eq!((emulator.ledger().alive(), emulator.logins()), (Vec::new(), 0));
     assert!(emulator.ledger().count() >= 5, "it made too little");
 }

@@ -23,6 +23,7 @@ mod runpod;
 mod seeweb;
 mod slurm;
 mod slurm_real;
+mod stored;
 mod tensordock;
 mod vastai;
 mod verda;

@@ -1,21 +1,18 @@
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, network_env, placement,
-    reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, extended, machine,
+    machine_in, machine_of, network_env, placement, reference_python, requirements, run, served,
 };
 use dstack_catalog::Catalog;
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Call, ComputeError, ConfigureError, Journal, Machine, OwnedKind, Placement, Removal, Sign, placement_name,
+    ComputeError, ConfigureError, Machine, OwnedKind, Placement, Removal, Sign, placement_name,
 };
 use dstack_emulator_nebius::{ACCOUNT, KEY, KEY_ID, NORTH, Nebius, OLD, RESEARCH, Refusal, Times, WEST};
 use dstack_model::backends::BackendType;
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
-use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -25,23 +22,11 @@ const OTHER_REGION: &str = "eu-west1";
 const H100: &str = "gpu-h100-sxm 8gpu-128vcpu-1600gb";
 const H200: &str = "gpu-h200-sxm 8gpu-128vcpu-1600gb";
 
-fn creds(more: &Value) -> Value {
-    let mut creds = json!({"type": "service_account", "service_account_id": ACCOUNT, "public_key_id": KEY_ID,
+fn config(creds: &Value, more: &Value) -> Value {
+    let all = json!({"type": "service_account", "service_account_id": ACCOUNT, "public_key_id": KEY_ID,
         "private_key_content": KEY});
-    creds
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    creds
-}
-
-fn config(creds_more: &Value, more: &Value) -> Value {
-    let mut config = json!({"type": "nebius", "creds": creds(creds_more)});
-    config
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    config
+    let config = json!({"type": "nebius", "creds": extended(all, creds)});
+    extended(config, more)
 }
 
 fn emulated_with(more: &Value) -> (Arc<Nebius>, Cloud) {
@@ -106,59 +91,47 @@ fn cloud() -> Cloud {
     emulated().1
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
-    cloud.region = Some(region);
-    let subject = machine(cloud).await;
-    cloud.region = None;
-    subject
-}
-
 async fn three_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud();
+    let cloud = cloud();
     let subjects = vec![
-        machine_in(&mut cloud, REGION).await,
-        machine_in(&mut cloud, OTHER_REGION).await,
-        machine_in(&mut cloud, REGION).await,
+        machine_in(&cloud, REGION).await,
+        machine_in(&cloud, OTHER_REGION).await,
+        machine_in(&cloud, REGION).await,
     ];
     (cloud, subjects)
 }
 
-async fn offers_of(cloud: &Cloud, spot: Option<bool>) -> Vec<InstanceOfferWithAvailability> {
+fn wanted(spot: Option<bool>) -> Requirements {
     let resources = json!({"cpu": "1..", "memory": "1GB..", "disk": "100GB"});
-    let requirements: Requirements = decode_strict(&json!({"resources": resources, "spot": spot})).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
+    requirements(&json!({"resources": resources, "spot": spot}))
 }
 
-async fn machine_of(cloud: &Cloud, instance_type: &str, region: &str, spot: bool) -> Subject<Machine> {
-    let offers = offers_of(cloud, Some(spot)).await;
-    let is_it = |offer: &InstanceOfferWithAvailability| {
+async fn machine_named(cloud: &Cloud, instance_type: &str, region: &str, spot: bool) -> Subject<Machine> {
+    machine_of(cloud, &wanted(Some(spot)), |offer| {
         offer.instance.name == instance_type && &*offer.region == region
-    };
-    let mut subject = machine(cloud).await;
-    subject.want.offer = offers.into_iter().find(is_it).unwrap();
-    subject.site = region.to_owned();
-    subject
+    })
+    .await
 }
 
 /// One whose price moves: with a policy for it.
 async fn one_spot_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
-    let subject = machine_of(&cloud, H100, REGION, true).await;
+    let subject = machine_named(&cloud, H100, REGION, true).await;
     (cloud, subject)
 }
 
 async fn three_spot_machines() -> (Cloud, Vec<Subject<Machine>>) {
     let cloud = cloud();
     let subjects = vec![
-        machine_of(&cloud, H100, REGION, true).await,
-        machine_of(&cloud, H200, OTHER_REGION, true).await,
-        machine_of(&cloud, H200, REGION, true).await,
+        machine_named(&cloud, H100, REGION, true).await,
+        machine_named(&cloud, H200, OTHER_REGION, true).await,
+        machine_named(&cloud, H200, REGION, true).await,
     ];
     (cloud, subjects)
 }
@@ -198,7 +171,7 @@ async fn offers() {
 #[tokio::test(start_paused = true)]
 async fn spot_machines_show_the_most_that_is_paid() {
     let (_, cloud) = emulated();
-    let all = offers_of(&cloud, None).await;
+    let all = cloud.offers(&wanted(None)).await;
     assert!(
         all.iter()
             .all(|offer| offer.availability == InstanceAvailability::Unknown)
@@ -218,7 +191,7 @@ async fn spot_machines_show_the_most_that_is_paid() {
     assert!(price(H100, true) < price(H100, false));
 
     let (_, one) = emulated_with(&json!({"regions": [OTHER_REGION]}));
-    let some = offers_of(&one, None).await;
+    let some = one.offers(&wanted(None)).await;
     assert!(!some.is_empty() && some.iter().all(|offer| &*offer.region == OTHER_REGION));
 }
 
@@ -231,7 +204,7 @@ async fn what_is_asked_for_is_what_the_offer_says() {
         (H100, true, true),
         ("gpu-l40s-a 1gpu-8vcpu-32gb", true, false),
     ] {
-        let subject = machine_of(&cloud, name, REGION, spot).await;
+        let subject = machine_named(&cloud, name, REGION, spot).await;
         let driver = Driver::new(&cloud);
         let place = driver.make(&subject).await.unwrap();
         assert_eq!(place.username, "ubuntu");
@@ -287,9 +260,9 @@ async fn what_is_asked_for_is_what_the_offer_says() {
 #[tokio::test(start_paused = true)]
 async fn entries_of_an_unknown_form_are_left_out() {
     let (emulator, cloud) = emulated();
-    let before = offers_of(&cloud, None).await;
+    let before = cloud.offers(&wanted(None)).await;
     emulator.list_oddities();
-    assert_eq!(offers_of(&cloud, None).await, before);
+    assert_eq!(cloud.offers(&wanted(None)).await, before);
     let subject = machine(&cloud).await;
     checks::whole_life(&cloud, &subject).await;
     checks::credentials(&cloud).await;
@@ -324,7 +297,7 @@ async fn a_project_that_may_not_be_looked_into_hides_no_other() {
     let (emulator, mut cloud) = emulated();
     let mut known = Vec::new();
     for region in [REGION, OTHER_REGION] {
-        let subject = machine_in(&mut cloud, region).await;
+        let subject = machine_in(&cloud, region).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         known.push(subject.known(Some(place)));
     }
@@ -358,11 +331,9 @@ async fn several_projects_in_a_region_have_to_be_named() {
         &json!({}),
         &json!({"projects": [RESEARCH, WEST], "regions": [REGION]}),
     );
-    let given = BackendConfig::read(&given).unwrap();
-    cloud.kind.configure("main", &given).await.unwrap();
+    cloud.configure(&given).await.unwrap();
     let given = config(&json!({}), &json!({"tags": {"Team": "x"}}));
-    let given = BackendConfig::read(&given).unwrap();
-    let error = cloud.kind.configure("main", &given).await.unwrap_err();
+    let error = cloud.configure(&given).await.unwrap_err();
     assert!(
         matches!(&error, ConfigureError::Invalid(text) if text.contains("Team")),
         "{error:?}"
@@ -466,45 +437,19 @@ async fn a_token_service_that_hangs_holds_nobody_up_for_long() {
     assert_eq!(emulator.ledger().count(), 40);
 }
 
-#[derive(Default)]
-struct Notes(Mutex<Value>);
-
-#[async_trait]
-impl Journal for Notes {
-    async fn keep(&self, notes: &Value) -> Result<(), String> {
-        *self.0.lock().unwrap() = notes.clone();
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_was_begun_is_looked_for_where_it_was_begun() {
     let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
-    let (subject, notes) = (machine_in(&mut cloud, REGION).await, Notes::default());
+    let (subject, notes) = (machine_in(&cloud, REGION).await, Notes::default());
     let backend = cloud.open();
     // A disk is asked for after a token, two lists of projects and of subnets each, and the tenant.
     cloud.faults().from(7, 3, Fault::AnswerLost);
-    let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
-    let error = backend
-        .machines()
-        .unwrap()
-        .ensure(&subject.want, &call)
-        .await
-        .unwrap_err();
+    let error = notes.ensure(&cloud, &*backend, &subject).await.unwrap_err();
     assert!(matches!(error, ComputeError::Unclear(_)), "{error:?}");
     assert_eq!(emulator.ledger().alive().len(), 1);
 
     cloud.config["projects"] = json!([NORTH]);
-    let backend = cloud.open();
-    loop {
-        let noted = notes.0.lock().unwrap().clone();
-        let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
-        let known = subject.known(None);
-        match backend.machines().unwrap().remove(&known, &call).await.unwrap() {
-            Removal::Gone => break,
-            Removal::Underway { again } => tokio::time::sleep(again).await,
-        }
-    }
+    notes.remove(&cloud, &subject, None).await.unwrap();
     assert_eq!(emulator.ledger().alive(), []);
 }
 
@@ -513,7 +458,7 @@ async fn machines_in_projects_that_are_not_used_any_more_are_looked_after() {
     let (emulator, mut cloud) = emulated_with(&json!({"projects": [RESEARCH]}));
     let mut known = Vec::new();
     for _ in 0..25 {
-        let subject = machine_in(&mut cloud, REGION).await;
+        let subject = machine_in(&cloud, REGION).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         known.push(subject.known(Some(place)));
     }
@@ -545,18 +490,17 @@ async fn machines_in_projects_that_are_not_used_any_more_are_looked_after() {
 async fn a_project_that_is_gone_takes_none_but_its_own_region_away() {
     let (emulator, cloud) = emulated_with(&json!({"projects": [NORTH, WEST]}));
     emulator.hide(WEST);
-    let all = offers_of(&cloud, None).await;
+    let all = cloud.offers(&wanted(None)).await;
     assert!(!all.is_empty() && all.iter().all(|offer| &*offer.region == REGION));
     checks::whole_life(&cloud, &machine(&cloud).await).await;
-    let given = BackendConfig::read(&cloud.config).unwrap();
-    let error = cloud.kind.configure("main", &given).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     assert!(format!("{error:?}").contains("projects"), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_project_that_was_deleted_a_moment_ago_hides_no_other() {
     let (emulator, cloud) = emulated();
-    let subject = machine_of(&cloud, H100, REGION, false).await;
+    let subject = machine_named(&cloud, H100, REGION, false).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     let backend = cloud.open();
     backend.inventory().await.unwrap();
@@ -581,7 +525,7 @@ async fn machines_with_infiniband_are_in_a_cluster_or_not_at_all() {
     while backend.remove_owned(&left[0]).await != Ok(Removal::Gone) {
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
-    let mut subject = machine_of(&cloud, H100, REGION, false).await;
+    let mut subject = machine_named(&cloud, H100, REGION, false).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(
@@ -600,13 +544,13 @@ async fn machines_of_other_fabrics_than_those_configured_are_in_no_group() {
         |error: &ComputeError| matches!(error, ComputeError::Refused(text) if text.contains("`fabrics`"));
     assert!(is_told(&error), "{error:?}");
     // Of one that was made before.
-    let mut subject = machine_of(&cloud, H100, REGION, false).await;
+    let mut subject = machine_named(&cloud, H100, REGION, false).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(is_told(&error), "{error:?}");
     assert_eq!(emulator.ledger().count(), 0);
     // Alone, it needs none; and others are in theirs.
-    let alone = machine_of(&cloud, H100, REGION, false).await;
+    let alone = machine_named(&cloud, H100, REGION, false).await;
     Driver::new(&cloud).make(&alone).await.unwrap();
     for (name, count) in [("cpu-e2 2vcpu-8gb", 2), (H200, 3)] {
         let group = placement(&cloud, REGION, name);
@@ -623,7 +567,7 @@ async fn b200s_are_in_clusters_too() {
     emulator.restore();
     let group = placement(&cloud, CENTRAL, B200);
     Driver::new(&cloud).make(&group).await.unwrap();
-    let mut subject = machine_of(&cloud, B200, CENTRAL, false).await;
+    let mut subject = machine_named(&cloud, B200, CENTRAL, false).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     Driver::new(&cloud).make(&subject).await.unwrap();
     let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
@@ -674,13 +618,13 @@ async fn machines_with_infiniband_are_in_the_cluster_of_their_group() {
     let data: Value = serde_json::from_str(made.backend_data.as_deref().unwrap()).unwrap();
     assert_eq!(data["cluster"]["fabric"], "fabric-6");
 
-    let mut subject = machine_of(&cloud, H100, REGION, false).await;
+    let mut subject = machine_named(&cloud, H100, REGION, false).await;
     subject.want.placement_group = Some(placement_name(&group.marks));
     let machines = Driver::new(&cloud);
     let place = machines.make(&subject).await.unwrap();
     let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
     assert_eq!(asked["spec"]["gpu_cluster"]["id"], data["cluster"]["id"]);
-    let mut other = machine_of(&cloud, H200, REGION, false).await;
+    let mut other = machine_named(&cloud, H200, REGION, false).await;
     other.want.placement_group = Some(placement_name(&group.marks));
     let error = Driver::new(&cloud).make(&other).await.unwrap_err();
     assert!(error.to_string().contains("fabric-6"), "{error}");
@@ -707,7 +651,7 @@ async fn a_group_grows_though_another_project_is_used_now() {
     let made = Driver::new(&cloud).make(&group).await.unwrap();
     for named in [json!([NORTH]), json!([])] {
         cloud.config["projects"] = named;
-        let mut subject = machine_of(&cloud, H100, REGION, false).await;
+        let mut subject = machine_named(&cloud, H100, REGION, false).await;
         subject.want.placement_group = Some(placement_name(&group.marks));
         let machines = Driver::new(&cloud);
         let place = machines.make(&subject).await.unwrap();

@@ -3,22 +3,21 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
-use dstack_compute::config::BackendConfig;
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, extended, machine, machine_in,
+    machine_of, requirements,
+};
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_oci::{ENCRYPTED_KEY, FINGERPRINT, HOME, KEY, OTHER, Oci, PENDING, TENANCY, USER};
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
 fn creds(more: &Value) -> Value {
-    let mut creds = json!({"type": "client", "user": USER, "tenancy": TENANCY, "fingerprint": FINGERPRINT,
+    let creds = json!({"type": "client", "user": USER, "tenancy": TENANCY, "fingerprint": FINGERPRINT,
         "region": OTHER, "key_content": KEY});
-    let fields = creds.as_object_mut().unwrap();
-    fields.extend(more.as_object().unwrap().clone());
-    creds
+    extended(creds, more)
 }
 
 fn config(more: &Value) -> Value {
@@ -59,9 +58,7 @@ async fn emulated() -> (Arc<Oci>, Cloud) {
         config(&json!({})),
         refused,
     );
-    let given = BackendConfig::read(&cloud.config).unwrap();
-    let stored = cloud.kind.configure("main", &given).await.unwrap();
-    let stored: Value = serde_json::from_str(&stored.config).unwrap();
+    let stored = cloud.configure(&cloud.config).await.unwrap();
     cloud.config["regions"] = stored["regions"].clone();
     cloud.config["compartment_id"] = stored["compartment_id"].clone();
     (emulator, cloud)
@@ -71,7 +68,7 @@ async fn cloud() -> Cloud {
     emulated().await.1
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud().await;
     let subject = machine(&cloud).await;
     (cloud, subject)
@@ -95,40 +92,25 @@ async fn another_machine() -> (Cloud, Subject<Machine>) {
     (cloud, subject)
 }
 
-async fn machine_in(cloud: &mut Cloud, region: &'static str) -> Subject<Machine> {
-    cloud.region = Some(region);
-    let subject = machine(cloud).await;
-    cloud.region = None;
-    subject
+fn wanted(resources: &Value, spot: Option<bool>) -> Requirements {
+    requirements(&json!({"resources": resources, "spot": spot}))
 }
 
-async fn offers_of(
-    cloud: &Cloud,
-    resources: Value,
-    spot: Option<bool>,
-) -> Vec<InstanceOfferWithAvailability> {
-    let requirements: Requirements = decode_strict(&json!({"resources": resources, "spot": spot})).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
-}
-
-async fn machine_of(cloud: &Cloud, shape: &str, spot: bool) -> Subject<Machine> {
+/// A machine of a shape in the home region.
+async fn machine_named(cloud: &Cloud, shape: &str, spot: bool) -> Subject<Machine> {
     let small = json!({"cpu": "1..", "memory": "1GB..", "disk": "80GB.."});
-    let offers = offers_of(cloud, small, Some(spot)).await;
-    let mut subject = machine(cloud).await;
-    let mut found = offers
-        .into_iter()
-        .filter(|offer| offer.instance.name == shape && &*offer.region == HOME);
-    subject.want.offer = found.next().unwrap();
-    subject.site = HOME.to_owned();
-    subject
+    machine_of(cloud, &wanted(&small, Some(spot)), |offer| {
+        offer.instance.name == shape && &*offer.region == HOME
+    })
+    .await
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = prepared(&[HOME, OTHER]);
+    let cloud = prepared(&[HOME, OTHER]);
     let subjects = vec![
-        machine_in(&mut cloud, HOME).await,
-        machine_in(&mut cloud, OTHER).await,
-        machine_in(&mut cloud, HOME).await,
+        machine_in(&cloud, HOME).await,
+        machine_in(&cloud, OTHER).await,
+        machine_in(&cloud, HOME).await,
     ];
     (cloud, subjects)
 }
@@ -152,11 +134,8 @@ async fn offers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_region_that_is_away_hides_no_other() {
-    let mut cloud = cloud().await;
-    let subjects = [
-        machine_in(&mut cloud, HOME).await,
-        machine_in(&mut cloud, OTHER).await,
-    ];
+    let cloud = cloud().await;
+    let subjects = [machine_in(&cloud, HOME).await, machine_in(&cloud, OTHER).await];
     checks::a_place_away(&cloud, &subjects, OTHER).await;
 }
 
@@ -188,8 +167,7 @@ async fn whichever_answer_is_lost_one_network_and_one_machine_are_made() {
 #[tokio::test(start_paused = true)]
 async fn a_compartment_and_one_network_are_made() {
     let (emulator, cloud) = emulated().await;
-    let given = BackendConfig::read(&config(&json!({}))).unwrap();
-    cloud.kind.configure("main", &given).await.unwrap();
+    cloud.configure(&config(&json!({}))).await.unwrap();
     assert_eq!(emulator.compartments(), ["dstack-main"]);
     for _ in 0..2 {
         let subject = machine(&cloud).await;
@@ -210,8 +188,7 @@ async fn only_regions_that_have_images_and_are_subscribed_to_are_taken() {
     ] {
         let mut config = config(&json!({}));
         config["regions"] = regions;
-        let config = BackendConfig::read(&config).unwrap();
-        let error = cloud.kind.configure("main", &config).await.unwrap_err();
+        let error = cloud.configure(&config).await.unwrap_err();
         let ConfigureError::Invalid(text) = &error else {
             panic!("{error:?}")
         };
@@ -219,8 +196,7 @@ async fn only_regions_that_have_images_and_are_subscribed_to_are_taken() {
     }
     let mut config = config(&json!({}));
     config["compartment_id"] = "ocid1.compartment.oc1..none".into();
-    let config = BackendConfig::read(&config).unwrap();
-    let error = cloud.kind.configure("main", &config).await.unwrap_err();
+    let error = cloud.configure(&config).await.unwrap_err();
     assert!(error.to_string().contains("compartment_id"), "{error}");
 }
 
@@ -228,7 +204,7 @@ async fn only_regions_that_have_images_and_are_subscribed_to_are_taken() {
 async fn offers_tell_domains_and_limits() {
     let cloud = cloud().await;
     let gpu = json!({"gpu": "1..", "cpu": "1..", "memory": "1GB..", "disk": "50GB.."});
-    let offers = offers_of(&cloud, gpu, Some(false)).await;
+    let offers = cloud.offers(&wanted(&gpu, Some(false))).await;
     let told = |shape: &str, region: &str| {
         let mut found = offers
             .iter()
@@ -254,7 +230,7 @@ async fn offers_tell_domains_and_limits() {
     assert!(!offers.iter().any(is_flexible));
     // Of a region that does not answer, nothing is to be had.
     cloud.faults().away(Some(OTHER));
-    let offers = offers_of(&cloud, json!({}), None).await;
+    let offers = cloud.offers(&wanted(&json!({}), None)).await;
     assert!(!offers.is_empty() && offers.iter().all(|offer| &*offer.region == HOME));
 }
 
@@ -262,12 +238,8 @@ async fn offers_tell_domains_and_limits() {
 async fn untested_shapes_are_offered_where_they_are_named() {
     let mut cloud = cloud().await;
     cloud.config["experimental_instance_types"] = json!(["VM.Standard.E4.Flex"]);
-    let offers = offers_of(
-        &cloud,
-        json!({"cpu": "1..", "memory": "1GB..", "disk": "50GB.."}),
-        None,
-    )
-    .await;
+    let small = json!({"cpu": "1..", "memory": "1GB..", "disk": "50GB.."});
+    let offers = cloud.offers(&wanted(&small, None)).await;
     assert!(
         offers
             .iter()
@@ -284,7 +256,7 @@ async fn machines_are_made_as_they_were_asked_for() {
         ("VM.GPU.A10.1", false, "dstack-cuda-0.14"),
         ("VM.GPU3.1", true, "dstack-cuda-0.10"),
     ] {
-        let subject = machine_of(&cloud, shape, spot).await;
+        let subject = machine_named(&cloud, shape, spot).await;
         let place = Driver::new(&cloud).make(&subject).await.unwrap();
         let asked = emulator.asked(&subject.marks.name(60)).unwrap();
         assert_eq!(asked["shape"], shape);
@@ -315,7 +287,7 @@ async fn machines_are_made_as_they_were_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn each_availability_domain_is_tried() {
     let (emulator, cloud) = emulated().await;
-    let subject = machine_of(&cloud, "VM.Standard2.1", false).await;
+    let subject = machine_named(&cloud, "VM.Standard2.1", false).await;
     let domains = subject.want.offer.availability_zones.clone().unwrap();
     assert_eq!(domains.len(), 2);
     emulator.fill(&domains[0]);
@@ -337,7 +309,7 @@ async fn limits_are_told_from_what_is_refused() {
         }),
     ] {
         emulator.refuse("VM.Standard2.1", code);
-        let subject = machine_of(&cloud, "VM.Standard2.1", false).await;
+        let subject = machine_named(&cloud, "VM.Standard2.1", false).await;
         let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
         assert!(is_expected(&error), "{code}: {error:?}");
     }
@@ -374,11 +346,9 @@ async fn profiles_of_this_machine_are_taken() {
     fs_err::write(&file, profile).unwrap();
     let configure = async |profile: &str| {
         let creds = json!({"type": "default", "file": file, "profile": profile});
-        let config = BackendConfig::read(&json!({"type": "oci", "creds": creds})).unwrap();
-        cloud.kind.configure("main", &config).await
+        cloud.configure(&json!({"type": "oci", "creds": creds})).await
     };
-    let stored = configure("DEFAULT").await.unwrap();
-    cloud.kind.open(&stored).unwrap();
+    configure("DEFAULT").await.unwrap();
     for profile in ["OTHER", "NONE"] {
         let error = configure(profile).await.unwrap_err();
         let ConfigureError::Credentials { fields, .. } = &error else {

@@ -3,10 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, group, reference_python, run,
-    served, soak, volume,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, container_of, extended, group,
+    passes_with_the_reference, requirements, sizes_of_catalog, soak, volume,
 };
-use dstack_catalog::{Filter, builtin};
 use dstack_compute::{
     ComputeError, Container, Group, MountedVolume, OwnedKind, Removal, Sign, Volume, VolumeRequest,
 };
@@ -21,14 +20,7 @@ const CENTER: &str = "EU-RO-1";
 
 /// All that the catalogue has.
 pub(crate) fn sizes() -> Vec<Size> {
-    let filter = Filter {
-        provider: Some(vec!["runpod".to_owned()]),
-        allowed_flags: Some(vec!["runpod-cpu".to_owned(), "runpod-cluster".to_owned()]),
-        ..Filter::default()
-    };
-    let catalog = builtin();
-    let rows = catalog.query(&filter).unwrap();
-    let size = |row: dstack_catalog::Offer<'_>| Size {
+    sizes_of_catalog("runpod", &["runpod-cpu", "runpod-cluster"], |row| Size {
         name: row.instance_name().to_owned(),
         place: row.location().to_owned(),
         gpus: row.gpu_count(),
@@ -36,17 +28,12 @@ pub(crate) fn sizes() -> Vec<Size> {
         memory: row.memory(),
         disk: row.disk_size(),
         is_for_clusters: row.flags().any(|flag| flag == "runpod-cluster"),
-    };
-    rows.map(size).collect()
+    })
 }
 
 fn config(key: &str, more: &Value) -> Value {
-    let mut config = json!({"type": "runpod", "creds": {"type": "api_key", "api_key": key}});
-    config
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    config
+    let config = json!({"type": "runpod", "creds": {"type": "api_key", "api_key": key}});
+    extended(config, more)
 }
 
 fn cloud_of(more: &Value) -> Cloud {
@@ -72,18 +59,12 @@ fn community() -> Cloud {
 }
 
 fn with_gpus() -> Requirements {
-    decode_strict(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": 1}}))
-        .unwrap()
+    requirements(&json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": 1}}))
 }
 
 /// A container with a GPU, at the cheapest of what is offered in a place.
 async fn gpu_container(cloud: &Cloud, is_there: impl Fn(&str) -> bool) -> Subject<Container> {
-    let offers = cloud.open().offers(&with_gpus()).await.unwrap();
-    let offer = offers.into_iter().find(|offer| is_there(&offer.region)).unwrap();
-    let mut subject = container(cloud).await;
-    subject.site = offer.region.to_string();
-    subject.want.offer = offer;
-    subject
+    container_of(cloud, with_gpus(), |offer| is_there(&offer.region)).await
 }
 
 fn volume_in(region: &str) -> Value {
@@ -105,7 +86,7 @@ async fn offers() {
 #[tokio::test(start_paused = true)]
 async fn pods_of_the_community_are_offered_to_those_who_want_them() {
     let has_countries = async |more: Value| {
-        let offers = cloud_of(&more).open().offers(&with_gpus()).await.unwrap();
+        let offers = cloud_of(&more).offers(&with_gpus()).await;
         offers.iter().any(|offer| !offer.region.contains('-'))
     };
     assert!(!has_countries(json!({})).await);
@@ -149,7 +130,7 @@ async fn clusters_are_offered_for_several_nodes_only() {
 #[tokio::test(start_paused = true)]
 async fn what_is_out_of_stock_is_not_available() {
     let availability = async |cloud: &Cloud| {
-        let offers = cloud.open().offers(&with_gpus()).await.unwrap();
+        let offers = cloud.offers(&with_gpus()).await;
         let mut all: Vec<InstanceAvailability> = offers.iter().map(|offer| offer.availability).collect();
         all.dedup();
         all
@@ -317,36 +298,12 @@ async fn what_somebody_else_has_deleted_is_lost() {
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
     assert_eq!(cloud.emulator.ledger().alive(), []);
-    let pod_signs = backend
-        .containers()
-        .unwrap()
-        .look(&[pod.known(Some(pod_place))])
-        .await
-        .unwrap();
-    assert!(
-        matches!(pod_signs.as_slice(), [Some(Sign::Lost(_))]),
-        "{pod_signs:?}"
-    );
-    let node_signs = backend
-        .groups()
-        .unwrap()
-        .look(&[nodes.known(Some(nodes_place))])
-        .await
-        .unwrap();
-    assert!(
-        matches!(node_signs.as_slice(), [Some(Sign::Lost(_))]),
-        "{node_signs:?}"
-    );
-    let disk_signs = backend
-        .volumes()
-        .unwrap()
-        .look(&[disk.known(Some(disk_place))])
-        .await
-        .unwrap();
-    assert!(
-        matches!(disk_signs.as_slice(), [Some(Sign::Lost(_))]),
-        "{disk_signs:?}"
-    );
+    let sign = pod.sign(&*backend, &pod.known(Some(pod_place))).await;
+    assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
+    let sign = nodes.sign(&*backend, &nodes.known(Some(nodes_place))).await;
+    assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
+    let sign = disk.sign(&*backend, &disk.known(Some(disk_place))).await;
+    assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -358,22 +315,12 @@ async fn a_pod_that_is_reached_elsewhere_has_moved() {
     let backend = cloud.open();
     let mut before = pod_place.clone();
     before.ssh_port = Some(1);
-    let signs = backend
-        .containers()
-        .unwrap()
-        .look(&[pod.known(Some(before))])
-        .await
-        .unwrap();
-    assert_eq!(signs, [Some(Sign::Moved(pod_place))]);
+    let sign = pod.sign(&*backend, &pod.known(Some(before))).await;
+    assert_eq!(sign, Some(Sign::Moved(pod_place)));
     let mut before = nodes_place.clone();
     before.job_provisioning_datas[1].hostname = Some("192.0.2.99".to_owned());
-    let signs = backend
-        .groups()
-        .unwrap()
-        .look(&[nodes.known(Some(before))])
-        .await
-        .unwrap();
-    assert_eq!(signs, [Some(Sign::Moved(nodes_place))]);
+    let sign = nodes.sign(&*backend, &nodes.known(Some(before))).await;
+    assert_eq!(sign, Some(Sign::Moved(nodes_place)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -406,16 +353,7 @@ async fn whatever_happens_no_volume_is_made_twice_or_left() {
 /// The reference's own code against this cloud: `reference.py` makes, waits for and removes one thing of each kind.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let emulator = Runpod::with_pace(CANARY, sizes(), Duration::from_millis(50));
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../runpod/emulator/reference.py");
     let one = |is_wanted: &dyn Fn(&Size) -> bool| {
         let size = sizes().into_iter().find(is_wanted).unwrap();
         json!({"name": size.name, "place": size.place, "gpus": size.gpus, "cpus": size.cpus,
@@ -427,8 +365,9 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         "community": one(&|size| size.gpus == 1 && !size.place.contains('-')),
         "cluster": one(&|size| size.is_for_clusters),
     });
-    let (status, text) = run(&python, &[script, &url, CANARY, &kinds.to_string()]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("runpod", &emulator, &[CANARY, &kinds.to_string()]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert!(emulator.ledger().count() >= 8, "it made too little");
 }
@@ -463,13 +402,13 @@ async fn things_of_others_are_neither_taken_nor_ended() {
     .await;
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)
 }
 
-async fn one_group() -> (Cloud, Subject<Group>) {
+pub(crate) async fn one_group() -> (Cloud, Subject<Group>) {
     let cloud = cloud();
     let subject = group(&cloud, 2).await;
     (cloud, subject)

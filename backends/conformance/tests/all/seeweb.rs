@@ -1,11 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, reference_python, run, served,
+    CANARY, Cloud, Driver, Emulator as _, Notes, Subject, checks, checks_of, machine, machine_in, machine_of,
+    passes_with_the_reference,
 };
-use dstack_compute::{Backend, Call, ComputeError, Journal, Machine, MachineRequest, Removal, Sign};
+use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_seeweb::{Plan, Seeweb, Times};
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
@@ -37,17 +37,19 @@ fn cloud() -> Cloud {
     seeweb().1
 }
 
-async fn one_machine() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud();
-    let mut subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    cloud.region = Some("it-mi2");
-    subjects.push(machine(&cloud).await);
+    let cloud = cloud();
+    let subjects = vec![
+        machine(&cloud).await,
+        machine(&cloud).await,
+        machine_in(&cloud, "it-mi2").await,
+    ];
     (cloud, subjects)
 }
 
@@ -67,7 +69,7 @@ async fn offers() {
         cloud.kind.provisioning_timeout("any"),
         Duration::from_secs(20 * 60)
     );
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     let rows = offers
         .iter()
         .map(|offer| (offer.instance.name.as_str(), &*offer.region));
@@ -80,7 +82,7 @@ async fn offers() {
     ];
     assert_eq!(rows, expected);
     emulator.sell_out(true);
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     let gone = InstanceAvailability::NotAvailable;
     assert!(offers.iter().all(|offer| offer.availability == gone));
 }
@@ -100,11 +102,11 @@ async fn a_machine_lives_and_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn the_best_image_is_taken() {
-    let (emulator, mut cloud) = seeweb();
-    cloud.region = Some("it-mi2");
-    let mut subject = machine(&cloud).await;
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
-    subject.want.offer = offers.into_iter().last().unwrap();
+    let (emulator, cloud) = seeweb();
+    let subject = machine_of(&cloud, &Cloud::requirements(), |offer| {
+        offer.instance.name == "ECS4GPU10"
+    })
+    .await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(emulator.asked()[0]["image"], "ubuntu-2204-uefi-nvidia-driver");
 }
@@ -147,24 +149,12 @@ async fn what_was_free_a_moment_ago_may_be_gone() {
     let backend = cloud.open();
     backend.offers(&Cloud::requirements()).await.unwrap();
     emulator.sell_out(true);
-    let answered = make_with(&cloud, &*backend, &subject.want).await;
+    let notes = Notes::default();
+    let answered = notes.ensure(&cloud, &*backend, &subject).await.unwrap_err();
     assert!(
         matches!(&answered, ComputeError::NoCapacity(text) if text.contains("not activatable")),
         "{answered:?}"
     );
-}
-
-async fn make_with(cloud: &Cloud, backend: &dyn Backend, want: &MachineRequest) -> ComputeError {
-    struct NoJournal;
-    #[async_trait]
-    impl Journal for NoJournal {
-        async fn keep(&self, _: &Value) -> Result<(), String> {
-            Ok(())
-        }
-    }
-    let call = Call::new(Arc::clone(&cloud.env.clock), &NoJournal, &Value::Null).unwrap();
-    let machines = backend.machines().unwrap();
-    machines.ensure(want, &call).await.unwrap_err()
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +174,7 @@ async fn what_others_have_deleted_is_lost_at_once_and_gone_later() {
     let backend = cloud.open();
     let owned = backend.inventory().await.unwrap().remove(0);
     emulator.delete_all();
-    let known = [subject.known(Some(place))];
+    let known = subject.known(Some(place));
     for (after, removal) in [
         (
             0,
@@ -196,8 +186,8 @@ async fn what_others_have_deleted_is_lost_at_once_and_gone_later() {
         (200, Removal::Gone),
     ] {
         tokio::time::sleep(Duration::from_secs(after)).await;
-        let signs = backend.machines().unwrap().look(&known).await.unwrap();
-        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+        let sign = subject.sign(&*backend, &known).await;
+        assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
         assert_eq!(backend.remove_owned(&owned).await.unwrap(), removal, "{after}");
     }
 }
@@ -205,13 +195,6 @@ async fn what_others_have_deleted_is_lost_at_once_and_gone_later() {
 /// By its own calls, not by ours: what only our own code has met proves little.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     let moment = Duration::from_millis(50);
     let times = Times {
         starts: moment,
@@ -219,10 +202,9 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         shown: moment,
     };
     let emulator = Seeweb::with_times(CANARY, PLANS.to_vec(), times);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../seeweb/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("seeweb", &emulator, &[CANARY]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 4, "one of each plan and region");
 }

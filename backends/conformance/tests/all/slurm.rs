@@ -3,16 +3,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, EmulatedTransport, Emulator, Exchange, Faults, Subject, checks, env, soak,
+    CANARY, Cloud, EmulatedTransport, Emulator, Exchange, Faults, Notes, Subject, checks, container_in,
+    container_of, env, requirements, soak,
 };
 use dstack_backend_kit::{Driver, container as any_container, group};
 use dstack_backend_slurm::{LoginError, LoginNode, LoginNodes, Output, kind_through};
-use dstack_compute::config::{BackendConfig, SlurmCluster};
-use dstack_compute::{
-    Backend, Call, ComputeError, ConfigureError, Container, Group, Journal, RegistryLogin, Step,
-};
+use dstack_compute::config::SlurmCluster;
+use dstack_compute::{Backend, ComputeError, ConfigureError, Container, Group, RegistryLogin};
 use dstack_emulator_slurm::{Node, Said, Slurm};
-use dstack_model::decode::decode_strict;
 use serde_json::{Value, json};
 
 /// Login nodes of one emulated cluster, whatever they are called.
@@ -124,7 +122,10 @@ fn cloud() -> Cloud {
 
 /// A container whose image needs no login.
 async fn container(cloud: &Cloud) -> Subject<Container> {
-    let mut subject = any_container(cloud).await;
+    without_login(any_container(cloud).await)
+}
+
+fn without_login(mut subject: Subject<Container>) -> Subject<Container> {
     subject.want.workload.registry = None;
     subject
 }
@@ -138,8 +139,7 @@ async fn credentials() {
 async fn all_clusters_are_checked_and_those_that_fail_are_named() {
     let cloud = cloud_of(slurm(true), &["one", "two"]);
     cloud.faults().at(2, dstack_backend_kit::Fault::NotSent);
-    let config = BackendConfig::read(&cloud.config).unwrap();
-    let error = cloud.kind.configure("main", &config).await.unwrap_err();
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
     let ConfigureError::Invalid(text) = &error else {
         panic!("{error:?}");
     };
@@ -154,8 +154,7 @@ async fn all_clusters_are_checked_and_those_that_fail_are_named() {
         ),
         (self::config(&[], CANARY), "clusters: at least one is needed"),
     ] {
-        let config = BackendConfig::read(&config).unwrap();
-        let error = cloud.kind.configure("main", &config).await.unwrap_err();
+        let error = cloud.configure(&config).await.unwrap_err();
         assert_eq!(error, ConfigureError::Invalid(expected.to_owned()));
     }
 }
@@ -169,7 +168,7 @@ async fn offers() {
 async fn a_cluster_that_is_away_hides_no_offers_of_others() {
     let cloud = cloud_of(slurm(true), &["one", "two"]);
     cloud.faults().at(1, dstack_backend_kit::Fault::NotSent);
-    let found = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let found = cloud.offers(&Cloud::requirements()).await;
     assert!(!found.is_empty());
     let region = &found[0].region;
     assert!(found.iter().all(|offer| offer.region == *region), "{found:?}");
@@ -188,11 +187,8 @@ async fn a_container_lives_and_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_container_is_reached_through_the_login_node() {
     let cloud = cloud();
-    let mut subject = container(&cloud).await;
-    let gpus =
-        decode_strict(&json!({"resources": {"cpu": "2..", "memory": "4GB..", "gpu": "A100:2"}})).unwrap();
-    subject.want.offer = cloud.open().offers(&gpus).await.unwrap().remove(0);
-    subject.want.requirements = gpus;
+    let gpus = requirements(&json!({"resources": {"cpu": "2..", "memory": "4GB..", "gpu": "A100:2"}}));
+    let subject = without_login(container_of(&cloud, gpus, |_| true).await);
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let name = subject.marks.name(64);
     assert_eq!(place.instance_id, format!("{name}:1000:node3"));
@@ -246,31 +242,9 @@ async fn nothing_is_to_be_had() {
     assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
 }
 
-/// Keeps notes nowhere.
-#[derive(Debug)]
-struct NoJournal;
-
-#[async_trait]
-impl Journal for NoJournal {
-    async fn keep(&self, _: &Value) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// Asks one backend until it says something definite.
+/// What one backend says at last, which is an error.
 async fn first_error(cloud: &Cloud, backend: &dyn Backend, subject: &Subject<Container>) -> ComputeError {
-    let call = Call::new(Arc::clone(&cloud.env.clock), &NoJournal, &Value::Null).unwrap();
-    loop {
-        match (subject.lifecycle)(backend)
-            .unwrap()
-            .ensure(&subject.want, &call)
-            .await
-        {
-            Ok(Step::Underway { again, .. }) => tokio::time::sleep(again).await,
-            Ok(Step::Ready(place)) => panic!("{place:?}"),
-            Err(error) => return error,
-        }
-    }
+    Notes::default().make(cloud, backend, subject).await.unwrap_err()
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,13 +326,13 @@ async fn another_attempt_makes_another_container() {
     checks::another_attempt(one_container).await;
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)
 }
 
-async fn one_group() -> (Cloud, Subject<Group>) {
+pub(crate) async fn one_group() -> (Cloud, Subject<Group>) {
     let cloud = cloud_of(slurm_of(true, 8), &["main"]);
     let subject = group(&cloud, 2).await;
     (cloud, subject)
@@ -394,11 +368,9 @@ async fn what_is_removed_before_it_is_listed_is_not_left() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_is_away_hides_no_other() {
-    let mut cloud = cloud_of(slurm_of(true, 8), &["here", "there"]);
-    cloud.region = Some("here");
-    let here = container(&cloud).await;
-    cloud.region = Some("there");
-    let there = container(&cloud).await;
+    let cloud = cloud_of(slurm_of(true, 8), &["here", "there"]);
+    let here = without_login(container_in(&cloud, "here").await);
+    let there = without_login(container_in(&cloud, "there").await);
     checks::a_place_away(&cloud, &[here, there], "there").await;
 }
 

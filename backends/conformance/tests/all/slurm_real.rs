@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use dstack_backend_kit::{Cloud, Driver, EmulatedTransport, Emulator, Ledger, Subject, checks, env, group};
-use dstack_compute::config::BackendConfig;
+use dstack_backend_kit::{
+    Cloud, Driver, EmulatedTransport, Emulator, Ledger, Subject, checks, env, group, requirements,
+};
 use dstack_compute::{ComputeError, ConfigureError, Container};
 use dstack_emulator_slurm::real;
-use dstack_model::decode::decode_strict;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -231,15 +231,10 @@ async fn a_real_slurm_is_used_as_the_emulated_one_is() {
 }
 
 async fn a_configuration_is_checked(cloud: &Cloud, slurm: &RealSlurm) {
-    let configure = async |config: Value| {
-        let config = BackendConfig::read(&config).unwrap();
-        cloud.kind.configure("main", &config).await
-    };
-    configure(cloud.config.clone()).await.unwrap();
+    cloud.configure(&cloud.config).await.unwrap();
     // Another key than those that may log in.
-    let error = configure(config(slurm, &slurm.file("host_key")))
-        .await
-        .unwrap_err();
+    let other = config(slurm, &slurm.file("host_key"));
+    let error = cloud.configure(&other).await.unwrap_err();
     let ConfigureError::Credentials { fields, details } = &error else {
         panic!("{error:?}");
     };
@@ -251,12 +246,13 @@ async fn a_configuration_is_checked(cloud: &Cloud, slurm: &RealSlurm) {
             .contains("permission denied (publickey)"),
         "{details:?}"
     );
-    let error = configure(config(slurm, "no key")).await.unwrap_err();
+    let other = config(slurm, "no key");
+    let error = cloud.configure(&other).await.unwrap_err();
     assert!(matches!(error, ConfigureError::Credentials { .. }), "{error:?}");
 }
 
 async fn nodes_are_offered(cloud: &Cloud) {
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     let names: Vec<&str> = offers.iter().map(|offer| offer.instance.name.as_str()).collect();
     assert_eq!(names, ["node1", "node2"]);
     assert_eq!(offers[1].availability_zones.as_ref().unwrap(), &["cpu"]);
@@ -264,9 +260,8 @@ async fn nodes_are_offered(cloud: &Cloud) {
 
 async fn a_job_with_gpus_has_the_node_that_has_them(cloud: &Cloud, slurm: &RealSlurm) {
     let mut subject = container(cloud, slurm).await;
-    let gpus =
-        decode_strict(&json!({"resources": {"cpu": "2..", "memory": "1GB..", "gpu": "A100:2"}})).unwrap();
-    subject.want.offer = cloud.open().offers(&gpus).await.unwrap().remove(0);
+    let gpus = requirements(&json!({"resources": {"cpu": "2..", "memory": "1GB..", "gpu": "A100:2"}}));
+    subject.want.offer = cloud.offers(&gpus).await.remove(0);
     subject.want.requirements = gpus;
     let driver = Driver::new(cloud);
     let place = driver.make(&subject).await.unwrap();

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, soak};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_in, machine_of,
+    requirements, soak,
+};
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_tensordock::{Host, TensorDock};
-use dstack_model::decode::decode_strict;
-use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
 const TOKEN: &str = "canary-0f1e2d3c-token";
@@ -60,10 +61,8 @@ async fn one_machine() -> (Cloud, Subject<Machine>) {
 }
 
 async fn machines_in_two_places() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud();
-    let mut subjects = vec![machine(&cloud).await];
-    cloud.region = Some("canada");
-    subjects.push(machine(&cloud).await);
+    let cloud = cloud();
+    let subjects = vec![machine(&cloud).await, machine_in(&cloud, "canada").await];
     (cloud, subjects)
 }
 
@@ -79,10 +78,10 @@ async fn credentials() {
 async fn offers() {
     let (_, mut cloud) = tensordock();
     checks::offers(&cloud).await;
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert_eq!(offers.len(), 12, "one for each number of GPUs");
     cloud.config["regions"] = json!(["canada"]);
-    let offers = cloud.open().offers(&Cloud::requirements()).await.unwrap();
+    let offers = cloud.offers(&Cloud::requirements()).await;
     assert_eq!(offers.len(), 8);
     assert!(offers.iter().all(|offer| &*offer.region == "canada"));
 }
@@ -112,13 +111,12 @@ async fn machines_are_of_the_size_that_is_offered() {
         json!({"cpu": "1..3", "memory": "1GB..5GB", "disk": "..60GB"}),
         json!({"gpu": {"count": {"min": 1}, "memory": "80GB"}}),
     ] {
-        let wanted: Requirements = decode_strict(&json!({"resources": resources})).unwrap();
-        let offers = cloud().open().offers(&wanted).await.unwrap();
+        let wanted = requirements(&json!({"resources": resources}));
+        let offers = cloud().offers(&wanted).await;
         assert!(!offers.is_empty(), "{resources}");
         for offer in offers {
             let (emulator, cloud) = tensordock();
-            let mut subject = machine(&cloud).await;
-            subject.want.offer = offer.clone();
+            let subject = machine_of(&cloud, &wanted, |other| *other == offer).await;
             let made = Driver::new(&cloud).make(&subject).await;
             made.unwrap_or_else(|error| panic!("{offer:?}: {error:?}"));
             let asked = emulator.asked().remove(0);
@@ -167,12 +165,12 @@ async fn what_was_deleted_is_lost() {
     let backend = cloud.open();
     let owned = backend.inventory().await.unwrap().remove(0);
     emulator.delete_all();
-    let known = [subject.known(Some(place))];
+    let known = subject.known(Some(place));
     let again = Duration::from_secs(5);
     for (after, removal) in [(0, Removal::Underway { again }), (20, Removal::Gone)] {
         tokio::time::sleep(Duration::from_secs(after)).await;
-        let signs = backend.machines().unwrap().look(&known).await.unwrap();
-        assert!(matches!(signs.as_slice(), [Some(Sign::Lost(_))]), "{signs:?}");
+        let sign = subject.sign(&*backend, &known).await;
+        assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
         assert_eq!(backend.remove_owned(&owned).await.unwrap(), removal, "{after}");
     }
 }

@@ -2,27 +2,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, container_of,
+    extended, requirements,
 };
 use dstack_compute::{ComputeError, Container, MountedFolder, Sign};
 use dstack_emulator_vastai::VastAi;
-use dstack_model::decode::decode_strict;
 use dstack_model::runs::Requirements;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 /// An offer as the search has it, of an eighth of a machine.
 fn row(id: i64, gpu: &str, more: &Value) -> Value {
-    let mut row = json!({"id": id, "ask_contract_id": id, "machine_id": 178, "host_id": 2, "num_gpus": 1,
+    let row = json!({"id": id, "ask_contract_id": id, "machine_id": 178, "host_id": 2, "num_gpus": 1,
         "gpu_name": gpu, "gpu_ram": 24_564, "gpu_frac": 0.125, "cpu_cores": 128, "cpu_cores_effective": 16.0,
         "cpu_ram": 515_852, "disk_space": 812.4, "geolocation": "California, US", "dph_base": 0.302,
         "dph_total": 0.3141, "min_bid": 0.1401, "storage_cost": 0.15, "score": 241.7, "reliability2": 0.9961,
         "verification": "verified", "hosting_type": 0, "rentable": true, "rented": false, "inet_down": 812.3,
         "cuda_max_good": 12.8, "compute_cap": 890, "direct_port_count": 249});
-    row.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    row
+    extended(row, more)
 }
 
 fn rows() -> Vec<Value> {
@@ -57,12 +54,8 @@ struct Played {
 }
 
 fn config(key: &str, more: &Value) -> Value {
-    let mut config = json!({"type": "vastai", "creds": {"type": "api_key", "api_key": key}});
-    config
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    config
+    let config = json!({"type": "vastai", "creds": {"type": "api_key", "api_key": key}});
+    extended(config, more)
 }
 
 fn played(more: &Value) -> Played {
@@ -85,21 +78,17 @@ fn cloud() -> Cloud {
     played(&json!({})).cloud
 }
 
-fn requirements(resources: Value, more: Value) -> Requirements {
-    let mut all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "disk": "100GB.."}});
-    let set = |target: &mut Value, more: Value| {
-        for (name, value) in more.as_object().unwrap() {
-            target[name] = value.clone();
-        }
-    };
-    set(&mut all["resources"], resources);
-    set(&mut all, more);
-    decode_strict(&all).unwrap()
+fn wanted(resources: &Value, more: &Value) -> Requirements {
+    let resources = extended(
+        json!({"cpu": "1..", "memory": "1GB..", "disk": "100GB.."}),
+        resources,
+    );
+    requirements(&extended(json!({"resources": resources}), more))
 }
 
 /// Names of offers, with `s` for those that may be outbid.
 async fn names(cloud: &Cloud, requirements: &Requirements) -> Vec<String> {
-    let offers = cloud.open().offers(requirements).await.unwrap();
+    let offers = cloud.offers(requirements).await;
     let name = |spot: bool, name: &str| format!("{name}{}", if spot { "s" } else { "" });
     offers
         .iter()
@@ -128,7 +117,7 @@ async fn offers() {
 #[tokio::test(start_paused = true)]
 async fn offers_are_those_that_can_be_used_the_best_first() {
     let cloud = cloud();
-    let of = |resources: Value, more: Value| requirements(resources, more);
+    let of = |resources: Value, more: Value| wanted(&resources, &more);
     // By score; of one machine, the bid is cheaper.
     let all = of(json!({}), json!({}));
     assert_eq!(
@@ -162,7 +151,7 @@ async fn offers_are_those_that_can_be_used_the_best_first() {
     let gpus = of(json!({"gpu": "H100:8"}), json!({}));
     assert_eq!(names(&cloud, &gpus).await, ["31234999"]);
     // The disk is as large as asked for, and part of the price.
-    let offers = cloud.open().offers(&gpus).await.unwrap();
+    let offers = cloud.offers(&gpus).await;
     assert_eq!(offers[0].instance.resources.disk.size_mib, 102_400);
     assert!(offers[0].price > 14.9, "{}", offers[0].price);
     let large = of(json!({"disk": "900GB.."}), json!({}));
@@ -171,7 +160,7 @@ async fn offers_are_those_that_can_be_used_the_best_first() {
 
 #[tokio::test(start_paused = true)]
 async fn places_and_kinds_of_hosts_are_those_of_the_configuration() {
-    let all = requirements(json!({}), json!({"spot": false}));
+    let all = wanted(&json!({}), &json!({"spot": false}));
     let in_sweden = played(&json!({"regions": ["se-sweden"]})).cloud;
     assert_eq!(names(&in_sweden, &all).await, ["31234568"]);
     let anywhere = played(&json!({"regions": []})).cloud;
@@ -185,8 +174,8 @@ async fn the_same_search_is_made_once_and_has_no_offer_that_was_taken() {
     let Played { emulator, cloud } = played(&json!({}));
     let backend = cloud.open();
     let (one, other) = (
-        requirements(json!({}), json!({})),
-        requirements(json!({"gpu": "H100:8"}), json!({})),
+        wanted(&json!({}), &json!({})),
+        wanted(&json!({"gpu": "H100:8"}), &json!({})),
     );
     let names = async || -> Vec<String> {
         let offers = backend.offers(&one).await.unwrap();
@@ -226,7 +215,7 @@ async fn what_will_do_is_found_behind_many_offers_that_will_not() {
     };
     let found = async |others: Vec<Value>, resources: Value, more: Value| {
         let cloud = played_with(&json!({}), [others, rows()].concat()).cloud;
-        let all = names(&cloud, &requirements(resources, more)).await;
+        let all = names(&cloud, &wanted(&resources, &more)).await;
         all.into_iter().take(2).collect::<Vec<_>>()
     };
     // The host has the memory, and the part has not.
@@ -397,9 +386,8 @@ async fn a_container_is_asked_for_as_it_is_to_run() {
 #[tokio::test(start_paused = true)]
 async fn spot_is_bid_for() {
     let Played { emulator, cloud } = played(&json!({}));
-    let spot = requirements(json!({}), json!({"spot": true}));
-    let mut subject = container(&cloud).await;
-    subject.want.offer = cloud.open().offers(&spot).await.unwrap().remove(0);
+    let spot = wanted(&json!({}), &json!({"spot": true}));
+    let subject = container_of(&cloud, spot, |_| true).await;
     let driver = Driver::new(&cloud);
     let place = driver.make(&subject).await.unwrap();
     assert_eq!(emulator.asked()[0]["price"], json!(0.1401));
@@ -444,7 +432,7 @@ async fn what_cannot_be_had_is_told_apart() {
     assert_eq!(emulator.ledger().count(), 1);
 }
 
-async fn one_container() -> (Cloud, Subject<Container>) {
+pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     let cloud = cloud();
     let subject = container(&cloud).await;
     (cloud, subject)

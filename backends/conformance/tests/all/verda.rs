@@ -1,15 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine};
-use dstack_catalog::{Filter, builtin};
+use dstack_backend_kit::{
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, machine_of,
+    requirements, sizes_of_catalog,
+};
 use dstack_compute::{ComputeError, Machine, OwnedKind, Removal, Sign};
 use dstack_emulator_verda::{CLIENT_ID, Size, Verda};
 use dstack_model::backends::BackendType;
-use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
-use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
 
 /// Where nothing is free.
@@ -17,19 +17,13 @@ const FULL: &str = "FIN-02";
 
 /// All that the catalogue has.
 fn sizes() -> Vec<Size> {
-    let filter = Filter {
-        provider: Some(vec!["verda".to_owned()]),
-        ..Filter::default()
-    };
-    let catalog = builtin();
-    let rows = catalog.query(&filter).unwrap();
-    let size = |row: dstack_catalog::Offer<'_>| Size {
+    let all = sizes_of_catalog("verda", &[], |row| Size {
         name: row.instance_name().to_owned(),
         place: row.location().to_owned(),
         is_spot: row.spot(),
         gpu: row.gpu_name().unwrap_or_default().to_owned(),
-    };
-    rows.map(size).filter(|size| size.place != FULL).collect()
+    });
+    all.into_iter().filter(|size| size.place != FULL).collect()
 }
 
 fn config(kind: &str, id: &str, secret: &str) -> Value {
@@ -59,22 +53,16 @@ fn cloud() -> Cloud {
     cloud_of("verda").1
 }
 
-async fn one() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
+pub(crate) async fn one_of_datacrunch() -> (Cloud, Subject<Machine>) {
+    let (_, cloud) = cloud_of("datacrunch");
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn offers_for(cloud: &Cloud, requirements: &Value) -> Vec<Offer> {
-    let requirements: Requirements = decode_strict(requirements).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
-}
-
-/// The first that is free.
-async fn offer_for(cloud: &Cloud, requirements: &Value) -> Offer {
-    let all = offers_for(cloud, requirements).await;
-    let is_free = |offer: &Offer| offer.availability == InstanceAvailability::Available;
-    all.into_iter().find(is_free).unwrap()
+pub(crate) async fn one() -> (Cloud, Subject<Machine>) {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    (cloud, subject)
 }
 
 async fn two() -> (Cloud, Vec<Subject<Machine>>) {
@@ -188,7 +176,7 @@ async fn the_disk_of_a_machine_that_is_ended_while_it_starts_goes_with_it() {
 async fn what_is_free_is_told_by_type_location_and_spot() {
     let mut cloud = cloud();
     let gpu = json!({"resources": {"gpu": "H100:1"}});
-    let all = offers_for(&cloud, &gpu).await;
+    let all = cloud.offers(&requirements(&gpu)).await;
     assert!(!all.is_empty());
     for offer in &all {
         let is_free = offer.availability == InstanceAvailability::Available;
@@ -197,26 +185,27 @@ async fn what_is_free_is_told_by_type_location_and_spot() {
     }
     // The image needs 50 GB.
     let small = json!({"resources": {"gpu": "H100:1", "disk": "10GB.."}});
-    let small = offers_for(&cloud, &small).await;
+    let small = cloud.offers(&requirements(&small)).await;
     assert_eq!(small[0].instance.resources.disk.size_mib, 50 * 1024);
     cloud.config["regions"] = json!(["FIN-01"]);
-    let there = offers_for(&cloud, &gpu).await;
+    let there = cloud.offers(&requirements(&gpu)).await;
     assert!(!there.is_empty() && there.iter().all(|offer| &*offer.region == "FIN-01"));
     cloud.config["regions"] = json!([]);
-    assert_eq!(offers_for(&cloud, &gpu).await, []);
+    assert_eq!(cloud.offers(&requirements(&gpu)).await, []);
 }
 
 /// All users' keys, an image that the GPU is allowed, and a disk that goes with a machine that is taken away.
 #[tokio::test(start_paused = true)]
 async fn machines_are_asked_for_as_they_have_to_be() {
     let (emulator, cloud) = cloud_of("verda");
-    let mut subject = machine(&cloud).await;
+    let spot = requirements(&json!({"resources": {"gpu": "V100:1"}, "spot": true}));
+    let is_free = |offer: &Offer| offer.availability == InstanceAvailability::Available;
+    let mut subject = machine_of(&cloud, &spot, is_free).await;
     let driver = Driver::new(&cloud);
     subject
         .want
         .authorized_keys
         .push("ssh-ed25519 AAAAOther".to_owned());
-    subject.want.offer = offer_for(&cloud, &json!({"resources": {"gpu": "V100:1"}, "spot": true})).await;
     let place = driver.make(&subject).await.unwrap();
     let asked = emulator.asked().remove(0);
     assert_eq!(asked["image"], "2088da25-bb0d-41cc-a191-dccae45d96fd");
@@ -228,13 +217,8 @@ async fn machines_are_asked_for_as_they_have_to_be() {
 
     emulator.preempt();
     let known = subject.known(Some(place));
-    let backend = cloud.open();
-    let signs = backend
-        .machines()
-        .unwrap()
-        .look(std::slice::from_ref(&known))
-        .await;
-    assert!(matches!(signs.unwrap().as_slice(), [Some(Sign::Lost(_))]));
+    let sign = subject.sign(&*cloud.open(), &known).await;
+    assert!(matches!(sign, Some(Sign::Lost(_))), "{sign:?}");
     driver.remove(&known, &subject).await;
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.left_disks(), [""; 0]);

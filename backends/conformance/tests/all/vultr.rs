@@ -1,15 +1,12 @@
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, reference_python, run,
-    served,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, machine, machine_in,
+    machine_of, passes_with_the_reference, requirements,
 };
-use dstack_compute::{Backend, Call, ComputeError, Journal, Machine, Removal, Sign, Step};
+use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_vultr::{Addresses, Pace, Vultr};
-use dstack_model::decode::decode_strict;
-use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -36,13 +33,13 @@ fn cloud() -> Cloud {
     cloud_in("ewr").1
 }
 
-async fn one_vm() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_vm() -> (Cloud, Subject<Machine>) {
     let cloud = cloud();
     let subject = machine(&cloud).await;
     (cloud, subject)
 }
 
-async fn one_of_metal() -> (Cloud, Subject<Machine>) {
+pub(crate) async fn one_of_metal() -> (Cloud, Subject<Machine>) {
     let (_, cloud) = cloud_in(METAL);
     let subject = machine(&cloud).await;
     assert!(subject.want.offer.instance.name.starts_with("vbm-"));
@@ -50,22 +47,18 @@ async fn one_of_metal() -> (Cloud, Subject<Machine>) {
 }
 
 /// One of each kind.
-async fn both(cloud: &mut Cloud) -> [Subject<Machine>; 2] {
-    let vm = machine(cloud).await;
-    cloud.region = Some(METAL);
-    [vm, machine(cloud).await]
+async fn both(cloud: &Cloud) -> [Subject<Machine>; 2] {
+    [machine(cloud).await, machine_in(cloud, METAL).await]
 }
 
-async fn offers_for(cloud: &Cloud, resources: &Value) -> Vec<Offer> {
-    let resources = json!({"resources": resources});
-    let requirements: Requirements = decode_strict(&resources).unwrap();
-    cloud.open().offers(&requirements).await.unwrap()
+fn wanted(resources: &Value) -> Requirements {
+    requirements(&json!({"resources": resources}))
 }
 
 async fn machines_of_both_kinds() -> (Cloud, Vec<Subject<Machine>>) {
-    let mut cloud = cloud();
+    let cloud = cloud();
     let mut subjects = vec![machine(&cloud).await];
-    subjects.extend(both(&mut cloud).await);
+    subjects.extend(both(&cloud).await);
     (cloud, subjects)
 }
 
@@ -86,19 +79,16 @@ async fn offers() {
 /// Each kind has a list of its own.
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_away_says_nothing() {
-    let mut cloud = cloud();
-    let subjects = both(&mut cloud).await;
+    let cloud = cloud();
+    let subjects = both(&cloud).await;
     checks::a_place_away(&cloud, &subjects, "bare-metals").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_used_is_not_offered() {
     let cloud = cloud();
-    let all = offers_for(
-        &cloud,
-        &json!({"cpu": "1..", "memory": "0.1GB..", "disk": "1GB..", "gpu": "0.."}),
-    )
-    .await;
+    let any = json!({"cpu": "1..", "memory": "0.1GB..", "disk": "1GB..", "gpu": "0.."});
+    let all = cloud.offers(&wanted(&any)).await;
     let names: Vec<(&str, &str)> = all
         .iter()
         .map(|offer| (offer.instance.name.as_str(), &*offer.region))
@@ -119,7 +109,9 @@ async fn what_cannot_be_used_is_not_offered() {
             ("vcg-a100-96c-960g-640vram", "ewr"),
         ]
     );
-    let gpus = offers_for(&cloud, &json!({"gpu": "A16:4GB", "disk": "10GB.."})).await;
+    let gpus = cloud
+        .offers(&wanted(&json!({"gpu": "A16:4GB", "disk": "10GB.."})))
+        .await;
     assert_eq!(gpus[0].instance.resources.gpus.len(), 1, "a slice is one GPU");
 }
 
@@ -131,35 +123,12 @@ async fn regions_that_are_configured_are_the_only_ones() {
         (json!([]), vec!["ams", "ewr", "ord"]),
     ] {
         cloud.config["regions"] = regions;
-        let offers = offers_for(&cloud, &json!({"memory": "1GB..", "disk": "1GB..", "cpu": "1.."})).await;
+        let offers = cloud.offers(&Cloud::requirements()).await;
         let mut found: Vec<String> = offers.iter().map(|offer| offer.region.to_string()).collect();
         found.sort();
         found.dedup();
         assert_eq!(found, expected);
     }
-}
-
-#[derive(Debug, Default)]
-struct Notes(Mutex<Value>);
-
-#[async_trait]
-impl Journal for Notes {
-    async fn keep(&self, notes: &Value) -> Result<(), String> {
-        *self.0.lock().unwrap() = notes.clone();
-        Ok(())
-    }
-}
-
-/// What a backend says the first time that it is asked for this.
-async fn first_step(
-    cloud: &Cloud,
-    backend: &dyn Backend,
-    subject: &Subject<Machine>,
-) -> Result<(), ComputeError> {
-    let notes = Notes::default();
-    let call = Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
-    let machines = backend.machines().unwrap();
-    machines.ensure(&subject.want, &call).await.map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,9 +139,11 @@ async fn many_machines_at_once_ask_for_their_network_once() {
     for _ in 0..30 {
         subjects.push(machine(&cloud).await);
     }
-    let made = subjects
+    let notes: Vec<Notes> = subjects.iter().map(|_| Notes::default()).collect();
+    let made = notes
         .iter()
-        .map(|subject| first_step(&cloud, backend.as_ref(), subject));
+        .zip(&subjects)
+        .map(|(notes, subject)| notes.ensure(&cloud, &*backend, subject));
     assert!(join_all(made).await.iter().all(Result::is_ok));
     assert_eq!(emulator.asked().len(), 30);
     // Before it is made, and afterwards.
@@ -185,7 +156,8 @@ async fn a_network_that_cannot_be_looked_for_is_no_machine_that_may_be_there() {
     let cloud = cloud();
     let (backend, subject) = (cloud.open(), machine(&cloud).await);
     cloud.faults().from(1, 100, Fault::Refused(500));
-    let error = first_step(&cloud, backend.as_ref(), &subject).await.unwrap_err();
+    let notes = Notes::default();
+    let error = notes.ensure(&cloud, &*backend, &subject).await.unwrap_err();
     assert!(matches!(error, ComputeError::NotReady(_)), "{error:?}");
 }
 
@@ -212,10 +184,9 @@ async fn only_the_vendor_says_that_a_machine_is_gone() {
         let backend = cloud.open();
         let machines = backend.machines().unwrap();
         let notes = Notes::default();
-        let call = || Call::new(cloud.env.clock.clone(), &notes, &Value::Null).unwrap();
         // A proxy's 404 is in its own words.
         cloud.faults().at(1, Fault::Refused(404));
-        machines.remove(&known[0], &call()).await.unwrap_err();
+        machines.remove(&known[0], &notes.call(&cloud)).await.unwrap_err();
         cloud.faults().none();
         // A list that misses it is not believed, and the vendor's answer for this one is.
         emulator.miss_one();
@@ -227,7 +198,7 @@ async fn only_the_vendor_says_that_a_machine_is_gone() {
             Err(error) => assert!(matches!(error, ComputeError::Refused(_)), "{error:?}"),
         }
         cloud.faults().none();
-        let removal = machines.remove(&known[0], &call()).await.unwrap();
+        let removal = machines.remove(&known[0], &notes.call(&cloud)).await.unwrap();
         assert!(matches!(removal, Removal::Underway { .. }), "{removal:?}");
         assert_eq!(emulator.ledger().alive().len(), 1, "it takes its time");
     }
@@ -247,31 +218,18 @@ async fn nodes_share_a_network() {
     let (emulator, cloud) = cloud_in("ewr");
     emulator.lag(Duration::from_secs(30));
     let (backend, nodes) = (cloud.open(), [machine(&cloud).await, machine(&cloud).await]);
-    let made = async |node: &Subject<Machine>| {
-        let notes = Notes::default();
-        loop {
-            let noted = notes.0.lock().unwrap().clone();
-            let call = Call::new(cloud.env.clock.clone(), &notes, &noted).unwrap();
-            match backend
-                .machines()
-                .unwrap()
-                .ensure(&node.want, &call)
-                .await
-                .unwrap()
-            {
-                Step::Ready(place) => return place,
-                Step::Underway { again, .. } => tokio::time::sleep(again).await,
-            }
-        }
-    };
-    let (one, other) = tokio::join!(made(&nodes[0]), made(&nodes[1]));
+    let (one, other) = (Notes::default(), Notes::default());
+    let (one, other) = tokio::join!(
+        one.make(&cloud, &*backend, &nodes[0]),
+        other.make(&cloud, &*backend, &nodes[1])
+    );
+    let (one, other) = (one.unwrap(), other.unwrap());
     assert!(one.internal_ip.is_some() && one.internal_ip != other.internal_ip);
     let asked = emulator.asked();
     assert_eq!(asked[0]["attach_vpc"], asked[1]["attach_vpc"]);
     assert_eq!(asked[0]["image_id"], "docker");
     assert_eq!(emulator.networks(), ["dstack-vpc-ewr"]);
-    let mut cloud = cloud;
-    let [_, metal] = both(&mut cloud).await;
+    let metal = machine_in(&cloud, METAL).await;
     let metal = Driver::new(&cloud).make(&metal).await.unwrap();
     assert!(metal.internal_ip.is_some(), "told by another call");
     assert_eq!(metal.backend_data.unwrap(), r#"{"plan_type":"bare-metal"}"#);
@@ -284,10 +242,9 @@ async fn nodes_share_a_network() {
 /// What was noted in the region that was tried first is not of use there.
 #[tokio::test(start_paused = true)]
 async fn the_next_region_has_a_network_of_its_own() {
-    let (emulator, mut cloud) = cloud_in("ewr");
+    let (emulator, cloud) = cloud_in("ewr");
     let mut subject = machine(&cloud).await;
-    cloud.region = Some("ams");
-    let next = machine(&cloud).await.want.offer;
+    let next = machine_in(&cloud, "ams").await.want.offer;
     let driver = Driver::new(&cloud);
     emulator.sell_out(true);
     driver.make(&subject).await.unwrap_err();
@@ -300,8 +257,7 @@ async fn the_next_region_has_a_network_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn machines_with_gpus_get_the_image_with_drivers() {
     let (emulator, cloud) = cloud_in("ewr");
-    let mut subject = machine(&cloud).await;
-    subject.want.offer = offers_for(&cloud, &json!({"gpu": "A100:1"})).await.remove(0);
+    let subject = machine_of(&cloud, &wanted(&json!({"gpu": "A100:1"})), |_| true).await;
     Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(emulator.asked()[0]["os_id"], 1743);
 }
@@ -333,13 +289,6 @@ async fn a_machine_that_does_not_start_is_ended() {
 /// The reference's own code against this cloud: `reference.py` asks for offers, makes, waits for and removes one machine of each kind.
 #[tokio::test]
 async fn the_reference_finds_its_way_in_the_emulated_cloud() {
-    let python = match reference_python() {
-        Ok(python) => python,
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            return;
-        }
-    };
     // It reads first pages only, and needs an address in the VPC in the machine itself.
     let pace = Pace {
         starts: Duration::from_millis(300),
@@ -348,10 +297,9 @@ async fn the_reference_finds_its_way_in_the_emulated_cloud() {
         page: 500,
     };
     let emulator = Vultr::with_pace(CANARY, pace);
-    let url = served(&emulator).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../vultr/emulator/reference.py");
-    let (status, text) = run(&python, &[script, &url, CANARY]).await;
-    assert!(status && text.contains("all parts passed"), "{text}");
+    if !passes_with_the_reference("vultr", &emulator, &[CANARY]).await {
+        return;
+    }
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 3);
 }

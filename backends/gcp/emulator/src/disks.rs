@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::instances::{HYPERDISK_ONLY, Machine};
-use crate::lists::{aggregated, list};
+use crate::lists::list_by_zone;
 use crate::networks::is_name;
-use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, is_zone, missing, refuse};
+use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, missing, refuse};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
@@ -133,32 +133,14 @@ impl Gcp {
 
     pub(crate) fn disks(&self, state: &mut Cloud, ask: &Ask) -> Answer {
         let times = self.0.times;
-        if ask.called.name == "disks.aggregatedList" {
+        let listed = || {
             let all = state.disks.iter().filter(|one| one.is_listed());
-            let all = all
-                .map(|one| (format!("zones/{}", one.zone), one.to_json(times)))
-                .collect();
-            let unreachable = |scope: &str| {
-                state
-                    .unreachable
-                    .iter()
-                    .any(|zone| scope == format!("zones/{zone}"))
-            };
-            return aggregated(ask, "disks", all, unreachable);
+            all.map(|one| (one.zone.clone(), one.to_json(times))).collect()
+        };
+        if let Some(answer) = list_by_zone(ask, "disks", &state.unreachable, listed) {
+            return answer;
         }
         let zone = ask.at(1);
-        if !is_zone(zone) {
-            return Err(invalid(format!(
-                "Invalid value for field 'zone': '{zone}'. Unknown zone."
-            )));
-        }
-        if ask.called.name == "disks.list" {
-            let all = state
-                .disks
-                .iter()
-                .filter(|one| one.is_listed() && one.zone == zone);
-            return list(ask, all.map(|one| one.to_json(times)).collect());
-        }
         if ask.called.name == "disks.insert" {
             return self.insert_disk(state, ask, zone);
         }

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::disks::Attached;
-use crate::lists::{aggregated, list};
+use crate::lists::list_by_zone;
 use crate::networks::{self, is_name};
 use crate::policies;
-use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, is_zone, missing, refuse};
+use crate::{Answer, Ask, Cloud, Gcp, PROJECT, Times, invalid, missing, refuse};
 
 /// Images that there are.
 const IMAGES: &[&str] = &[
@@ -124,32 +124,14 @@ impl Machine {
 impl Gcp {
     pub(crate) fn instances(&self, state: &mut Cloud, ask: &Ask) -> Answer {
         let times = self.0.times;
-        if ask.called.name == "instances.aggregatedList" {
+        let listed = || {
             let all = state.machines.iter().filter(|one| one.is_listed());
-            let all = all
-                .map(|one| (format!("zones/{}", one.zone), one.to_json(times)))
-                .collect();
-            let unreachable = |scope: &str| {
-                state
-                    .unreachable
-                    .iter()
-                    .any(|zone| scope == format!("zones/{zone}"))
-            };
-            return aggregated(ask, "instances", all, unreachable);
+            all.map(|one| (one.zone.clone(), one.to_json(times))).collect()
+        };
+        if let Some(answer) = list_by_zone(ask, "instances", &state.unreachable, listed) {
+            return answer;
         }
         let zone = ask.at(1);
-        if !is_zone(zone) {
-            return Err(invalid(format!(
-                "Invalid value for field 'zone': '{zone}'. Unknown zone."
-            )));
-        }
-        if ask.called.name == "instances.list" {
-            let all = state
-                .machines
-                .iter()
-                .filter(|one| one.is_listed() && one.zone == zone);
-            return list(ask, all.map(|one| one.to_json(times)).collect());
-        }
         if ask.called.name == "instances.insert" {
             return self.insert(state, ask, zone);
         }

@@ -1,10 +1,10 @@
 //! Lists: filters, pages, and those of all zones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::{Answer, Ask, PAGE, REGIONS, Refusal, invalid};
+use crate::{Answer, Ask, PAGE, REGIONS, Refusal, invalid, is_zone};
 
 /// A part of a filter: `labels.owner = "dstack"`, `labels.dstack_key:*`.
 #[derive(Debug)]
@@ -133,4 +133,32 @@ pub(crate) fn aggregated(
         told["unreachables"] = unreached.into();
     }
     Ok(told)
+}
+
+/// The answer to a call for a list of things in zones, which `all` gives with the zone of each: of one zone, or of all but those that
+/// are `unreachable`. Also the answer where there is no such zone. `None`: the call is for something else.
+pub(crate) fn list_by_zone(
+    ask: &Ask,
+    field: &str,
+    unreachable: &BTreeSet<String>,
+    all: impl FnOnce() -> Vec<(String, Value)>,
+) -> Option<Answer> {
+    let (_, method) = ask.called.name.split_once('.')?;
+    if method == "aggregatedList" {
+        let in_scopes = all()
+            .into_iter()
+            .map(|(zone, one)| (format!("zones/{zone}"), one));
+        let is_away = |scope: &str| {
+            let zone = scope.strip_prefix("zones/");
+            zone.is_some_and(|zone| unreachable.contains(zone))
+        };
+        return Some(aggregated(ask, field, in_scopes.collect(), is_away));
+    }
+    let zone = ask.at(1);
+    if !is_zone(zone) {
+        let message = format!("Invalid value for field 'zone': '{zone}'. Unknown zone.");
+        return Some(Err(invalid(message)));
+    }
+    let is_there = |(at, one): (String, Value)| (at == zone).then_some(one);
+    (method == "list").then(|| list(ask, all().into_iter().filter_map(is_there).collect()))
 }
