@@ -314,7 +314,10 @@ fn no_request_fails_while_replicas_are_replaced_and_killed() {
     ended.unwrap();
     // What has begun when the replica dies cannot be asked for again: of each client one answer at most.
     let broken_off = answers.remove(&format!("GET {BROKEN_OFF}")).unwrap_or_default();
-    assert!(broken_off <= 4, "{broken_off} answers have broken off: {answers:?}");
+    assert!(
+        broken_off <= 4,
+        "{broken_off} answers have broken off: {answers:?}"
+    );
     all_well(&answers);
 }
 

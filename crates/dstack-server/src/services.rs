@@ -183,9 +183,9 @@ impl Inner {
         if let Some(withdrawn) = &mut self.reading.lock().withdrawn {
             withdrawn.insert(job);
         }
-        let Some(leaving) = self.replicas.withdraw(job) else {
+        if !self.replicas.withdraw(job) {
             return;
-        };
+        }
         self.routes.rcu(|routes| routes.without_replica(job));
         let inner = Arc::clone(self);
         task::spawn("requests of a job end", async move {
@@ -193,12 +193,7 @@ impl Inner {
                 // Nobody says when all other servers have heard of it.
                 tokio::time::sleep(TO_BE_HEARD).await;
             }
-            loop {
-                leaving.idle().await;
-                if inner.replicas.forget(job) {
-                    break;
-                }
-            }
+            inner.replicas.ended(job).await;
             inner.waiting.report(|observer| observer.idle(job));
         });
     }

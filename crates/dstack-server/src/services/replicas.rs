@@ -34,8 +34,26 @@ struct Known {
     run: RunId,
     place: Place,
     replica: Arc<Replica>,
+    /// Where it was before, as long as requests are under way there.
+    earlier: Vec<Arc<Replica>>,
     /// It gets no new requests.
     leaves: bool,
+}
+
+impl Known {
+    /// Somewhere where a request is under way.
+    fn busy(&self) -> Option<&Arc<Replica>> {
+        let all = std::iter::once(&self.replica).chain(&self.earlier);
+        all.into_iter().find(|replica| replica.in_flight() > 0)
+    }
+
+    /// It is elsewhere now: those places where requests are still under way.
+    fn left(mut self) -> Vec<Arc<Replica>> {
+        self.replica.retire();
+        self.earlier.push(self.replica);
+        self.earlier.retain(|replica| replica.in_flight() > 0);
+        self.earlier
+    }
 }
 
 /// Replicas by their jobs.
@@ -61,35 +79,40 @@ impl Replicas {
             run: job.run_id,
             place,
             replica: Arc::clone(&replica),
+            earlier: known.remove(&job.id).map(Known::left).unwrap_or_default(),
             leaves: false,
         };
-        if let Some(elsewhere) = known.insert(job.id, now) {
-            elsewhere.replica.retire();
-        }
+        known.insert(job.id, now);
         replica
     }
 
-    /// The job gets no new requests. `None`: it got none.
-    pub(super) fn withdraw(&self, job: JobId) -> Option<Arc<Replica>> {
-        let mut known = self.0.lock();
-        let known = known.get_mut(&job).filter(|known| !known.leaves)?;
+    /// The job gets no new requests. `false`: it got none.
+    pub(super) fn withdraw(&self, job: JobId) -> bool {
+        let mut all = self.0.lock();
+        let Some(known) = all.get_mut(&job).filter(|known| !known.leaves) else {
+            return false;
+        };
         known.leaves = true;
         known.replica.retire();
-        Some(Arc::clone(&known.replica))
+        true
     }
 
-    /// Its last request is answered; if it gets requests again by now, it stays. `false`: another request has come meanwhile, which is
-    /// to be waited for.
-    pub(super) fn forget(&self, job: JobId) -> bool {
-        let mut all = self.0.lock();
-        match all.get(&job) {
-            Some(known) if known.leaves && known.replica.in_flight() > 0 => false,
-            Some(known) if known.leaves => {
-                all.remove(&job);
-                true
-            }
-            _ => true,
+    /// Waits until the last request to a job that gets no new ones is over, and forgets it. Returns as well when it gets some again.
+    pub(super) async fn ended(&self, job: JobId) {
+        while let Some(busy) = self.busy_or_forgotten(job) {
+            busy.idle().await;
         }
+    }
+
+    /// Under one lock, so that whoever is let in again before is waited for.
+    fn busy_or_forgotten(&self, job: JobId) -> Option<Arc<Replica>> {
+        let mut all = self.0.lock();
+        let known = all.get(&job).filter(|known| known.leaves)?;
+        let busy = known.busy().cloned();
+        if busy.is_none() {
+            all.remove(&job);
+        }
+        busy
     }
 
     /// Whether the job gets requests where its row says that it is.

@@ -11,9 +11,10 @@ use dstack_agent_api::http::{Connector, TcpConnector};
 use dstack_engine::Services as _;
 use dstack_server::services::Ports;
 use dstack_store::rows::{AgentAddress, JobRow};
-use dstack_store::{Commit, EngineStore as _, Put};
+use dstack_store::{Commit, EngineStore as _, Json, Put};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::services::{apply, run};
@@ -49,9 +50,13 @@ async fn echo(request: Request) -> axum::Json<Value> {
 
 /// Starts a replica in this process.
 pub(crate) async fn replica() -> SocketAddr {
+    replica_of(Router::new().fallback(echo)).await
+}
+
+async fn replica_of(router: Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let replica = axum::serve(listener, Router::new().fallback(echo));
+    let replica = axum::serve(listener, router);
     dstack_system::task::spawn("replica", async move { replica.await.unwrap() });
     address
 }
@@ -179,6 +184,45 @@ async fn what_is_taken_away_is_gone_at_once_and_comes_back_when_it_is_read() {
     services.load().await.unwrap();
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 200);
     assert!(services.serves(id, None));
+}
+
+/// A job whose connections have changed meanwhile is not asked to stop before the answers over the old ones are over.
+#[tokio::test]
+async fn requests_over_former_connections_of_a_job_are_waited_for() {
+    let server = Server::new().await;
+    let (came, goes_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let slow = {
+        let (came, goes_on) = (Arc::clone(&came), Arc::clone(&goes_on));
+        move || async move {
+            came.notify_one();
+            goes_on.notified().await;
+        }
+    };
+    reach(&server, replica_of(Router::new().fallback(slow)).await);
+    apply(&server, json!({"auth": false})).await.ok();
+    run(&server).await;
+    let services = server.state.services.clone();
+    let asking = get(&server, "/proxy/services/main/web/", None);
+    let leaving = async {
+        came.notified().await;
+        let jobs = change(&server, |job| {
+            let data = json!({"network_mode": "bridge", "ports": {"8000": 8000}});
+            job.job_runtime_data = Some(Json::new(serde_json::from_value(data).unwrap()));
+        })
+        .await;
+        services.load().await.unwrap();
+        services.unregistered(jobs[0].id);
+        // What finds that nothing is under way has had its turn.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(services.serves(jobs[0].id, None));
+        goes_on.notify_one();
+        jobs[0].id
+    };
+    let (answer, job) = tokio::join!(asking, leaving);
+    assert_eq!(answer.status, 200);
+    until("no request is under way", async || !services.serves(job, None)).await;
 }
 
 /// Of what one server changes the others hear, on PostgreSQL.
