@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_engine::Engine;
-use dstack_engine::services::RequestObserver;
+use dstack_engine::services::{RequestObserver, Worker};
 use dstack_model::runs::{JobStatus, ProbeSpec};
 use dstack_plan::lifecycle::job::requests_timeout;
 use dstack_plan::services::autoscaling::Load;
@@ -36,6 +36,7 @@ pub enum Answer {
 }
 
 type Answers = Arc<dyn Fn(&JobRow, &ProbeSpec) -> Answer + Send + Sync>;
+type Standings = Arc<dyn Fn(JobId) -> Worker + Send + Sync>;
 
 /// A request that is, or was, under way at a job.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +80,8 @@ struct State {
     waiting: BTreeMap<JobId, usize>,
     /// Requests to services within any window; of others it is not known.
     loads: BTreeMap<RunId, u64>,
+    /// What routers have of jobs that are to be their workers.
+    workers: Option<Standings>,
     /// Services to which a request came that waits for a replica.
     awaited: BTreeSet<RunId>,
 }
@@ -141,6 +144,23 @@ impl Services {
     pub fn answer(&self, answers: impl Fn(&JobRow, &ProbeSpec) -> Answer + Send + Sync + 'static) {
         self.lock().answers = Some(Arc::new(answers));
         self.changed.notify_waiters();
+    }
+
+    /// From now on routers have this of the jobs that are to be their workers. The server that was started last is told of these.
+    pub fn workers(
+        &self,
+        run: RunId,
+        jobs: &[JobId],
+        standing: impl Fn(JobId) -> Worker + Send + Sync + 'static,
+    ) {
+        let mut state = self.lock();
+        state.workers = Some(Arc::new(standing));
+        let observer = state.servers.last().and_then(|known| known.observer.clone());
+        drop(state);
+        let observer = observer.and_then(|observer| observer.upgrade());
+        for (job, observer) in jobs.iter().filter_map(|job| Some((job, observer.as_ref()?))) {
+            observer.worker_changed(run, *job);
+        }
     }
 
     /// When a probe of a job was asked, by its path.
@@ -380,7 +400,7 @@ impl dstack_engine::Services for Routes {
         }
     }
 
-    fn unregistered(&self, job: JobId) {
+    fn unregistered(&self, job: JobId, _run: RunId) {
         let leaves = self.change(|known| {
             *known.withdrawals.entry(job).or_default() += 1;
             let route = known.routes.get_mut(&job);
@@ -426,6 +446,11 @@ impl dstack_engine::Services for Routes {
 
     fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
         gateway.is_none()
+    }
+
+    fn worker(&self, _run: RunId, job: JobId) -> Worker {
+        let standing = self.services.lock().workers.clone();
+        standing.map_or(Worker::Unknown(None), |standing| standing(job))
     }
 
     fn refusal(&self, _run: RunId, _gateway: GatewayId) -> Option<String> {

@@ -364,6 +364,12 @@ impl RequestObserver for Context {
     fn awaited(&self, run: RunId) {
         self.wakes.wake(EntityRef::Run(run));
     }
+
+    /// The job says what it waits for, and updates of its run wait for it.
+    fn worker_changed(&self, run: RunId, job: JobId) {
+        self.wakes.wake(EntityRef::Job(job));
+        self.wakes.wake(EntityRef::Run(run));
+    }
 }
 
 const DISK_FULL: &str = "the disk is full: free space on it. Nothing needs to be restarted; output of jobs is kept by their \

@@ -7,7 +7,7 @@ use dstack_model::runs::JobSpec;
 use dstack_plan::jobs::host_commands;
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::retry::{Verdict, judge};
-use dstack_plan::nodes::Peer;
+use dstack_plan::nodes::{Peer, ROUTER_VARIABLE};
 use dstack_store::rows::{AgentAddress, JobRow, RunRow};
 use dstack_store::{JobSnapshot, RunSnapshot};
 use dstack_units::{JobId, Time};
@@ -76,10 +76,11 @@ pub fn cluster_info(job: &JobSnapshot, jobs: &RunJobs) -> ClusterInfo {
     }
 }
 
-/// The job as its runner gets it: with the commands for its place, which name the addresses of other nodes.
+/// The job as its runner gets it: with the commands for its place, which name the addresses of other nodes, and with the address of
+/// its router, where it is to know that.
 ///
 /// # Errors
-/// A node that its commands refer to has no address yet, or does not exist. It is a process of its host and has no commands of
+/// A node that its commands refer to, or its router, has no address yet, or does not exist. It is a process of its host and has no commands of
 /// its own, or its run was updated since it was made.
 pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsError> {
     let (run, mut spec) = (&job.run.run_spec, JobSpec::clone(&job.job.job_spec));
@@ -97,8 +98,16 @@ pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsE
         spec.commands = host_commands(run, &spec).map_err(|error| InputsError::Refused(error.to_string()))?;
     }
     let peers = jobs.peers();
-    let commands = Peers::new(run, &spec, &peers).commands();
+    let known = Peers::new(run, &spec, &peers);
+    if known.lacks_router() {
+        return Err(InputsError::transient(
+            "the router of the service has no address any more",
+        ));
+    }
+    let (commands, router) = (known.commands(), known.router_address().map(str::to_owned));
     spec.commands = commands.map_err(InputsError::transient)?;
+    spec.env
+        .extend(router.map(|address| (ROUTER_VARIABLE.to_owned(), address)));
     Ok(spec)
 }
 

@@ -21,9 +21,9 @@ pub trait Services: Send + Sync + Debug {
     /// There is no answer, or another one than 2xx: what came instead, for people.
     async fn probe(&self, job: &JobSnapshot, probe: &ProbeSpec) -> Result<(), String>;
 
-    /// A commit has left the job without requests: it gets none from now on. Called for every job that is committed so, however
-    /// often; and once for a job that ends and is driven here, since another server may have made that commit.
-    fn unregistered(&self, job: JobId);
+    /// A commit has left the job of this run without requests: it gets none from now on. Called for every job that is committed so,
+    /// however often; and once for a job that ends and is driven here, since another server may have made that commit.
+    fn unregistered(&self, job: JobId, run: RunId);
 
     /// A commit has left the job registered. Called for every job that is committed so, whatever of it has changed.
     fn registered(&self, job: &JobRow);
@@ -48,6 +48,10 @@ pub trait Services: Send + Sync + Debug {
     /// [`RequestObserver::published`] is told.
     fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
 
+    /// What the router of a service has of a job that is to be its worker. Once that changes, [`RequestObserver::worker_changed`] is
+    /// told.
+    fn worker(&self, run: RunId, job: JobId) -> Worker;
+
     /// Why the gateway of a run does not take the service, as all of its replicas say; `None`: it takes it, or they have yet to say.
     fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String>;
 
@@ -63,6 +67,19 @@ pub trait Services: Send + Sync + Debug {
     fn report_to(&self, observer: Weak<dyn RequestObserver>);
 }
 
+/// What the router of a service has of one of the jobs that are to be its workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Worker {
+    /// This server has not asked the router since it has started, or since the job runs.
+    Unasked,
+    /// It is among its workers.
+    Added,
+    /// It is not, for this reason if one is known.
+    Missing(Option<String>),
+    /// The router has not said for long, for this reason if one is known: nothing waits for it.
+    Unknown(Option<String>),
+}
+
 /// Whoever acts on what happens to requests.
 pub trait RequestObserver: Send + Sync + Debug {
     /// The job gets no requests any more, and none is under way.
@@ -73,6 +90,9 @@ pub trait RequestObserver: Send + Sync + Debug {
 
     /// A request to a service has begun to wait for its first replica.
     fn awaited(&self, run: RunId);
+
+    /// Something has changed about whether the router of the run has the job as a worker.
+    fn worker_changed(&self, run: RunId, job: JobId);
 }
 
 /// No requests are passed on: what is probed does not answer.
@@ -84,7 +104,7 @@ impl Services for NoServices {
     async fn probe(&self, _job: &JobSnapshot, _probe: &ProbeSpec) -> Result<(), String> {
         Err("this server passes no requests on".to_owned())
     }
-    fn unregistered(&self, _job: JobId) {}
+    fn unregistered(&self, _job: JobId, _run: RunId) {}
     fn registered(&self, _job: &JobRow) {}
     fn changed(&self, _run: RunId) {}
     fn moved(&self, _instance: InstanceId) {}
@@ -97,6 +117,9 @@ impl Services for NoServices {
     }
     fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
         gateway.is_none()
+    }
+    fn worker(&self, _run: RunId, _job: JobId) -> Worker {
+        Worker::Unknown(None)
     }
     fn refusal(&self, _run: RunId, _gateway: GatewayId) -> Option<String> {
         None
@@ -113,7 +136,7 @@ impl Services for NoServices {
 /// What a commit changes of where requests go.
 #[derive(Debug, Default)]
 pub(crate) struct Rerouting {
-    unregistered: Vec<JobId>,
+    unregistered: Vec<(JobId, RunId)>,
     registered: Vec<JobRow>,
     changed: Vec<RunId>,
     moved: Vec<InstanceId>,
@@ -126,7 +149,7 @@ impl Rerouting {
         for put in commit.puts() {
             match put {
                 Put::Job(job) if job.registered => found.registered.push(job.clone()),
-                Put::Job(job) => found.unregistered.push(job.id),
+                Put::Job(job) => found.unregistered.push((job.id, job.run_id)),
                 Put::Run(run) if run.run_spec.configuration.service().is_some() => {
                     found.changed.push(run.id);
                 }
@@ -139,8 +162,8 @@ impl Rerouting {
     }
 
     pub(crate) fn tell(&self, services: &dyn Services) {
-        for job in &self.unregistered {
-            services.unregistered(*job);
+        for (job, run) in &self.unregistered {
+            services.unregistered(*job, *run);
         }
         for job in &self.registered {
             services.registered(job);

@@ -19,6 +19,7 @@ use dstack_model::runs::{AppSpec, JobSpec, ProbeSpec, Requirements, Retry, RunSp
 use dstack_model::unix::UnixUser;
 use dstack_units::{CpuArchitecture, OffDuration, PortMapping};
 
+use crate::services::routers::router_group;
 use crate::{DUMMY_IMAGE, ImageConfig, PlanError, ServerDefaults};
 
 pub use image::images;
@@ -304,10 +305,7 @@ impl Builder<'_> {
         let Some(AnyModel::OpenAi(model)) = &service.model else {
             return Vec::new();
         };
-        let has_router = service
-            .replica_groups()
-            .iter()
-            .any(|group| group.router.is_some());
+        let has_router = router_group(service).is_some();
         if has_router && self.group.as_ref().is_none_or(|group| group.router.is_none()) {
             return Vec::new();
         }

@@ -1,7 +1,9 @@
 //! What the jobs of a run must know of one another before they start (dstack 0.22.5: pipelines §6.1 and §6.5): the addresses
-//! of the other nodes, and which of them are to run first.
+//! of the other nodes and of their router, and which of them are to run first.
 
-use dstack_model::configurations::AnyRunConfiguration;
+use std::time::Duration;
+
+use dstack_model::configurations::{AnyRunConfiguration, ReplicaGroup, RouterType};
 use dstack_model::interpolate::{
     GroupMember, GroupReference, InterpolateError, contains_group_reference, find_group_references,
     interpolate_groups,
@@ -10,6 +12,22 @@ use dstack_model::profiles::StartupOrder;
 use dstack_model::runs::{JobProvisioningData, JobSpec, JobStatus, JobTerminationReason, RunSpec};
 
 use crate::lifecycle::WaitReason;
+use crate::services::routers::{router_group, worker_of};
+
+/// In which workers of a Dynamo router find its address.
+pub const ROUTER_VARIABLE: &str = "DSTACK_ROUTER_INTERNAL_IP";
+
+/// How long workers wait for the address of their router, from their submission on (dstack 0.22.5's).
+pub const ROUTER_TIMEOUT: Duration = Duration::from_secs(1800);
+
+/// Why a job can never be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Impossible {
+    /// With which it ends.
+    pub reason: JobTerminationReason,
+    /// For users.
+    pub message: String,
+}
 
 /// A job of the run, in its present submission.
 #[derive(Debug, Clone)]
@@ -80,7 +98,15 @@ pub struct Cluster {
 
 /// Whether a job must know others of its run before it starts.
 pub fn needs_peers(run: &RunSpec, job: &JobSpec) -> bool {
-    job.jobs_per_replica > 1 || (member(run).is_some() && refers_to_groups(job))
+    job.jobs_per_replica > 1
+        || (member(run).is_some() && refers_to_groups(job))
+        || is_told_of_router(run, job)
+}
+
+/// Whether the job is to know the address of its service's router: Dynamo's workers register there by themselves.
+fn is_told_of_router(run: &RunSpec, job: &JobSpec) -> bool {
+    let service = run.configuration.service();
+    service.and_then(|service| worker_of(service, &job.replica_group)) == Some(RouterType::Dynamo)
 }
 
 fn refers_to_groups(job: &JobSpec) -> bool {
@@ -153,13 +179,33 @@ impl<'a> Peers<'a> {
                 None => names.push(reference.to_string()),
             }
         }
+        if let Some(router) = self.router_wanted()
+            && self.router_address().is_none()
+        {
+            let job = self.router(&router).map(|peer| peer.spec.job_name.clone());
+            names.push(job.unwrap_or(router));
+        }
         names.dedup();
         let (node, others) = first_of(names)?;
         Some(WaitReason::NodeAddress { node, others })
     }
 
-    /// Why the job's commands can never be started, for users: a replica that they refer to is over, and none takes its place.
-    pub fn start_impossible(&self) -> Option<String> {
+    /// Why the job's commands can never be started: a replica that they refer to, or their router, is over, and none takes its
+    /// place; or the router has no address this long after the job was submitted.
+    pub fn start_impossible(&self, submitted_for: Duration) -> Option<Impossible> {
+        let lost = self.reference_lost().map(|message| Impossible {
+            reason: JobTerminationReason::ExecutorError,
+            message,
+        });
+        lost.or_else(|| {
+            self.router_lost(submitted_for).map(|message| Impossible {
+                reason: JobTerminationReason::TerminatedByServer,
+                message,
+            })
+        })
+    }
+
+    fn reference_lost(&self) -> Option<String> {
         let references = self.references().into_iter();
         let mut found = references.filter_map(|reference| Some((reference, self.referenced(reference)?)));
         let (reference, peer) =
@@ -169,6 +215,57 @@ impl<'a> Peers<'a> {
              apply the service again",
             peer.spec.job_name
         ))
+    }
+
+    /// In the words of dstack 0.22.5.
+    fn router_lost(&self, submitted_for: Duration) -> Option<String> {
+        let router = self.router_wanted()?;
+        if self.router_address().is_some() {
+            return None;
+        }
+        if self
+            .router(&router)
+            .is_none_or(|peer| peer.ends() && !peer.returns())
+        {
+            let text =
+                "Router replica is in a terminal state; cannot provision worker without a running router.";
+            return Some(text.to_owned());
+        }
+        (submitted_for > ROUTER_TIMEOUT).then(|| {
+            format!(
+                "Router replica did not acquire an internal IP within {}s; terminating worker.",
+                ROUTER_TIMEOUT.as_secs()
+            )
+        })
+    }
+
+    /// The group of the router whose address the job is to know.
+    fn router_wanted(&self) -> Option<String> {
+        if !is_told_of_router(self.run, self.job) {
+            return None;
+        }
+        let group: &ReplicaGroup = router_group(self.run.configuration.service()?)?;
+        group.name.clone()
+    }
+
+    /// The present replica of the router's group, rather one that lives.
+    fn router(&self, group: &str) -> Option<&Peer<'a>> {
+        let of_group = || self.all.iter().filter(|peer| peer.spec.replica_group == group);
+        of_group()
+            .find(|peer| !peer.ends())
+            .or_else(|| of_group().next_back())
+    }
+
+    /// The internal address of the router, if the job is to know it and it is known.
+    pub fn router_address(&self) -> Option<&'a str> {
+        let router = self.router(&self.router_wanted()?)?;
+        let place = router.place.filter(|_| !router.ends())?;
+        place.internal_ip.as_deref().filter(|address| !address.is_empty())
+    }
+
+    /// Whether the job is to know an address of its router that is not known yet.
+    pub fn lacks_router(&self) -> bool {
+        self.router_wanted().is_some() && self.router_address().is_none()
     }
 
     fn is_service(&self) -> bool {
@@ -410,7 +507,7 @@ mod tests {
         let router = Peers::new(&run, &jobs[2], &all);
         assert_eq!(router.start_waits_for(), None);
         assert!(router.commands().unwrap().last().unwrap().ends_with("b 5.6.7.8"));
-        assert_eq!(router.start_impossible(), None);
+        assert_eq!(router.start_impossible(Duration::ZERO), None);
     }
 
     #[test]
@@ -430,7 +527,8 @@ mod tests {
             let router = Peers::new(&run, &jobs[2], all);
             let command = router.commands().ok().and_then(|all| all.last().cloned());
             let waits = router.start_waits_for().is_some();
-            (command, waits, router.start_impossible().is_some())
+            let impossible = router.start_impossible(ROUTER_TIMEOUT * 2).is_some();
+            (command, waits, impossible)
         };
         let first = told(&all).0.unwrap();
         assert!(first.ends_with("b 10.0.0.1"), "{first}");
@@ -452,5 +550,65 @@ mod tests {
         all[0].reason = Some(JobTerminationReason::ScaledDown);
         let second = told(&all).0.unwrap();
         assert!(second.ends_with("b 10.0.0.2"), "{second}");
+    }
+
+    #[test]
+    fn workers_of_dynamo_wait_for_the_address_of_their_router() {
+        let run = run(&json!({"type": "service", "port": 80, "groups": [
+            {"name": "worker", "replicas": 1, "commands": ["a"]},
+            {"name": "router", "replicas": 1, "commands": ["b"], "router": {"type": "dynamo"}},
+        ]}));
+        let jobs = jobs(&run, &[(0, Some("worker")), (1, Some("router"))]);
+        assert!(needs_peers(&run, &jobs[0]));
+        assert!(!needs_peers(&run, &jobs[1]));
+        let here = || Some(place(Some("1.2.3.4"), Some("10.0.0.1")));
+        let awaited = Some(WaitReason::NodeAddress {
+            node: "run-0-1".to_owned(),
+            others: 0,
+        });
+        let late = ROUTER_TIMEOUT + Duration::from_secs(1);
+        // A public address is no use to them, as in dstack 0.22.5.
+        for router in [None, Some(place(None, None)), Some(place(Some("5.6.7.8"), None))] {
+            let places = [here(), router];
+            let all = peers(&jobs, &places, JobStatus::Pulling);
+            let worker = Peers::new(&run, &jobs[0], &all);
+            assert_eq!(worker.start_waits_for(), awaited);
+            assert!(worker.lacks_router());
+            assert_eq!(worker.start_impossible(ROUTER_TIMEOUT), None);
+            let given_up = worker.start_impossible(late).unwrap();
+            assert_eq!(given_up.reason, JobTerminationReason::TerminatedByServer);
+            let text = "Router replica did not acquire an internal IP within 1800s; terminating worker.";
+            assert_eq!(given_up.message, text);
+        }
+        let places = [here(), Some(place(Some("5.6.7.8"), Some("10.0.0.2")))];
+        let mut all = peers(&jobs, &places, JobStatus::Pulling);
+        let told = |all: &[Peer<'_>]| {
+            let worker = Peers::new(&run, &jobs[0], all);
+            let address = worker.router_address().map(str::to_owned);
+            (address, worker.start_waits_for(), worker.start_impossible(late))
+        };
+        assert_eq!(told(&all), (Some("10.0.0.2".to_owned()), None, None));
+        assert_eq!(Peers::new(&run, &jobs[1], &all).router_address(), None);
+        all[1].status = JobStatus::Terminating;
+        all[1].reason = Some(JobTerminationReason::ContainerExitedWithError);
+        let (address, waits, impossible) = told(&all);
+        assert_eq!((address, waits), (None, awaited));
+        let impossible = impossible.unwrap();
+        assert_eq!(impossible.reason, JobTerminationReason::TerminatedByServer);
+        assert!(
+            impossible
+                .message
+                .starts_with("Router replica is in a terminal state;")
+        );
+    }
+
+    #[test]
+    fn workers_of_smg_start_at_once() {
+        let run = run(&json!({"type": "service", "port": 80, "groups": [
+            {"name": "worker", "replicas": 1, "commands": ["a"]},
+            {"name": "router", "replicas": 1, "commands": ["b"], "router": {"type": "smg"}},
+        ]}));
+        let jobs = jobs(&run, &[(0, Some("worker")), (1, Some("router"))]);
+        assert!(jobs.iter().all(|job| !needs_peers(&run, job)));
     }
 }

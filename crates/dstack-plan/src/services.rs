@@ -6,6 +6,8 @@
 //! * [`registration`] — which of them get requests.
 //! * [`publish`] — where it is reached.
 //! * [`gateways`] — what is to be told to a gateway so that it passes requests on as wanted.
+//! * [`routers`] — which replicas a router among them is to pass requests on to.
+//! * [`workers`] — what it is told of each of those.
 
 pub mod autoscaling;
 pub mod gateways;
@@ -13,6 +15,8 @@ pub mod publish;
 pub mod registration;
 pub mod replicas;
 pub mod rollout;
+pub mod routers;
+pub mod workers;
 
 #[cfg(test)]
 mod testing;

@@ -3,7 +3,7 @@
 mod size;
 mod variables;
 
-use dstack_model::configurations::{AnyRunConfiguration, ServiceConfiguration};
+use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::envs::EnvValue;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::interpolate::{self, GroupMember};
@@ -61,13 +61,6 @@ pub fn unsupported(spec: &RunSpec) -> Option<PlanError> {
             "{what} is not supported by this server version yet. Remove it from the configuration."
         )))
     };
-    let groups = spec
-        .configuration
-        .service()
-        .map(ServiceConfiguration::replica_groups);
-    if groups.is_some_and(|groups| groups.iter().any(|group| group.router.is_some())) {
-        return refuse("A `router` in `groups`");
-    }
     if base.dstack {
         return refuse("`dstack: true`");
     }

@@ -4,6 +4,8 @@
 //! * [`replica`] — a place where a service answers: its connections, whether it works, and how many requests are under way there.
 //! * [`balance`] — which replica gets a request.
 //! * [`forward`] — one request to one of the replicas of a service, and its answer.
+//! * [`exchange`] — one question to a replica, and its answer, of bounded size.
+//! * [`grpc`] — one call of gRPC to a replica.
 //! * [`probe`] — asks one replica whether it answers.
 //! * [`models`] — the API of models, in front of services.
 //! * [`body`] — bodies on their way through, and answers of the proxy itself.
@@ -19,7 +21,9 @@ pub mod access_log;
 pub mod balance;
 pub mod body;
 pub mod client;
+pub mod exchange;
 pub mod forward;
+pub mod grpc;
 mod later;
 pub mod limits;
 pub mod models;

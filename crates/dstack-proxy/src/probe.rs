@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 use dstack_agent_api::http::Connector;
-use dstack_system::{chain, task};
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio_util::task::AbortOnDropHandle;
+
+use crate::exchange;
 
 /// Why a replica counts as not well; the text is for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,25 +23,12 @@ pub enum ProbeError {
 /// # Errors
 /// There is no answer, or another one than 2xx.
 pub async fn ask(connector: &dyn Connector, request: Request<Full<Bytes>>) -> Result<(), ProbeError> {
-    let status = answer(connector, request).await?;
-    match status.is_success() {
-        true => Ok(()),
-        false => Err(ProbeError::Status(status)),
+    let answer = exchange::send(connector, request).await;
+    let (answer, _connection) = answer.map_err(ProbeError::NoAnswer)?;
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(ProbeError::Status(status)),
     }
-}
-
-async fn answer(connector: &dyn Connector, request: Request<Full<Bytes>>) -> Result<StatusCode, ProbeError> {
-    let no_answer =
-        |error: &(dyn std::error::Error + 'static)| ProbeError::NoAnswer(chain(error).to_string());
-    let stream = connector.connect().await.map_err(|error| no_answer(&error))?;
-    let opened = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = opened.map_err(|error| no_answer(&error))?;
-    // Ends with the answer: whatever else the replica says is not read.
-    let _connection = AbortOnDropHandle::new(task::spawn("probe", async move {
-        connection.await.ok(); // the request fails as well, and says why
-    }));
-    let response = sender.send_request(request).await;
-    Ok(response.map_err(|error| no_answer(&error))?.status())
 }
 
 #[cfg(test)]
@@ -53,6 +38,7 @@ mod tests {
 
     use async_trait::async_trait;
     use dstack_agent_api::http::Wire;
+    use dstack_system::task;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;

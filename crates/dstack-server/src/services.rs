@@ -5,26 +5,25 @@ mod feed;
 mod gateways;
 mod load;
 mod others;
+mod ports;
 mod probe;
 mod replicas;
+mod routers;
 mod waiting;
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt::Debug;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use dstack_agent_api::http::Connector;
-use dstack_engine::services::RequestObserver;
-use dstack_hosts::unreachable::UnreachableConnector;
+use dstack_engine::services::{RequestObserver, Worker};
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
 use dstack_proxy::models::{ModelApi, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
-use dstack_store::rows::{AgentAddress, JobRow};
+use dstack_store::rows::JobRow;
 use dstack_store::{Database, JobSnapshot};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Locked, task};
@@ -35,7 +34,10 @@ use tokio::time::Instant;
 pub(crate) use self::gateways::CountedService;
 use self::gateways::{Gateways, Rules};
 use self::others::{Others, Telling};
+pub use self::ports::Ports;
+use self::ports::Reachable;
 use self::replicas::Replicas;
+use self::routers::Routers;
 use self::waiting::Waiting;
 use crate::settings::Settings;
 use crate::state::Data;
@@ -43,12 +45,6 @@ use crate::wiring::GatewayHosts;
 
 /// Other servers hear within milliseconds which job gets no requests any more; one whose database has paused, a little later.
 const TO_BE_HEARD: Duration = Duration::from_secs(2);
-
-/// Reaches ports of jobs.
-pub trait Ports: Send + Sync + Debug {
-    /// Connects to a port of a job that runs on the instance with this address.
-    fn port(&self, address: &AgentAddress, job: &JobRow, port: u16) -> Arc<dyn Connector>;
-}
 
 /// The services of an installation, and the way to their replicas.
 #[derive(Debug, Clone)]
@@ -64,7 +60,7 @@ struct Inner {
     read_timeout: Duration,
     forwarder: Arc<Forwarder>,
     models: ModelApi,
-    ports: OnceLock<Arc<dyn Ports>>,
+    ports: Arc<Reachable>,
     routes: Arc<ArcSwap<Routes>>,
     waiting: Arc<Waiting>,
     replicas: Replicas,
@@ -76,6 +72,7 @@ struct Inner {
     telling: Locked<Telling>,
     others: Locked<Others>,
     gateways: Arc<Gateways>,
+    routers: Arc<Routers>,
 }
 
 /// What is to be read anew, and what was taken away since the present reading began.
@@ -106,6 +103,8 @@ impl ServiceRoutes {
         let forwarder = Arc::new(forwarder.with_starter(Arc::clone(&waiting) as _));
         let through = Arc::clone(&forwarder) as _;
         let gateways = Gateways::new(data.database.clone(), random.clone(), rules, Arc::clone(&waiting));
+        let ports = Arc::<Reachable>::default();
+        let routers = Routers::new(data.database.clone(), Arc::clone(&ports), Arc::clone(&waiting));
         Self(Arc::new(Inner {
             name: random.uuid().to_string(),
             database: data.database.clone(),
@@ -119,7 +118,7 @@ impl ServiceRoutes {
             ),
             clock,
             forwarder,
-            ports: OnceLock::new(),
+            ports,
             routes,
             waiting,
             replicas: Replicas::default(),
@@ -129,12 +128,13 @@ impl ServiceRoutes {
             telling: Locked::default(),
             others: Locked::default(),
             gateways: Arc::new(gateways),
+            routers: Arc::new(routers),
         }))
     }
 
     /// Jobs are reached so from now on. To be called once, before anything is passed on.
     pub fn reach_through(&self, ports: Arc<dyn Ports>) {
-        self.0.ports.set(ports).ok(); // the first ones stay
+        self.0.ports.through(ports);
     }
 
     /// Services are published at gateways so from now on. To be called once.
@@ -169,15 +169,6 @@ impl ServiceRoutes {
 }
 
 impl Inner {
-    /// Connects to a port of a job.
-    fn connector(&self, address: Option<&AgentAddress>, job: &JobRow, port: u16) -> Arc<dyn Connector> {
-        match (self.ports.get(), address) {
-            (Some(ports), Some(address)) => ports.port(address, job, port),
-            (None, _) => unreachable("this server reaches no hosts"),
-            (_, None) => unreachable("the instance of the job has no agent"),
-        }
-    }
-
     /// The job gets no requests any more; once none is under way, whoever waits for that is told.
     fn withdraw(self: &Arc<Self>, job: JobId) {
         if let Some(withdrawn) = &mut self.reading.lock().withdrawn {
@@ -199,30 +190,26 @@ impl Inner {
     }
 }
 
-fn unreachable(reason: &str) -> Arc<dyn Connector> {
-    Arc::new(UnreachableConnector {
-        reason: reason.to_owned(),
-    })
-}
-
 #[async_trait]
 impl dstack_engine::Services for ServiceRoutes {
     async fn probe(&self, job: &JobSnapshot, probe: &ProbeSpec) -> Result<(), String> {
         probe::ask(&self.0, job, probe).await
     }
 
-    fn unregistered(&self, job: JobId) {
-        let run = self.0.replicas.run_of(job);
+    fn unregistered(&self, job: JobId, run: RunId) {
+        let is_known = self.0.replicas.run_of(job).is_some();
         self.0.withdraw(job);
-        if let Some(run) = run {
+        if is_known {
             self.want(run, true);
         }
+        self.0.routers.changed(run);
         if self.0.gateways.has(job) {
             self.0.gateways.changed();
         }
     }
 
     fn registered(&self, job: &JobRow) {
+        self.0.routers.changed(job.run_id);
         // Where it is registered already, nothing is told.
         self.0.gateways.changed();
         if !self.0.replicas.is_routed(job) {
@@ -237,6 +224,7 @@ impl dstack_engine::Services for ServiceRoutes {
 
     fn moved(&self, instance: InstanceId) {
         for run in self.0.replicas.on(instance) {
+            self.0.routers.changed(run);
             self.want(run, true);
         }
     }
@@ -250,11 +238,17 @@ impl dstack_engine::Services for ServiceRoutes {
     }
 
     fn serves(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
-        self.0.replicas.serves(job) || gateway.is_some_and(|gateway| self.0.gateways.serves(job, gateway))
+        self.0.replicas.serves(job)
+            || self.0.routers.have(job)
+            || gateway.is_some_and(|gateway| self.0.gateways.serves(job, gateway))
     }
 
     fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
         gateway.is_none_or(|gateway| self.0.gateways.is_published(job, gateway))
+    }
+
+    fn worker(&self, run: RunId, job: JobId) -> Worker {
+        self.0.routers.worker(run, job)
     }
 
     fn refusal(&self, run: RunId, gateway: GatewayId) -> Option<String> {

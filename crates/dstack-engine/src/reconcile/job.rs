@@ -1,7 +1,7 @@
 //! Reconciles jobs that have been placed on an instance.
 
 mod nodes;
-mod requests;
+pub(crate) mod requests;
 mod volumes;
 
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn facts(ctx: &Context, snapshot: &JobSnapshot, all: &Seen<'_>) -> Facts {
         stop_requested_at: job.stop_requested_at,
         remove_at: job.remove_at,
         requests_until: requests::until(ctx, job, &snapshot.run),
-        probe_awaited: None,
+        requests_awaited: None,
         stored_wait: job.stored_wait(),
         task_waits_for: all.nodes.task.clone(),
         start_waits_for: all.nodes.start.clone(),
@@ -234,7 +234,7 @@ fn change(ctx: &Context, snapshot: &JobSnapshot, seen: &Seen<'_>, now: Time) -> 
     );
     requests::observe(&mut change.job, &snapshot.run, seen.job);
     let known = Facts {
-        probe_awaited: requests::awaited(&change.job),
+        requests_awaited: requests::awaited(ctx, &change.job, &snapshot.run),
         ..facts(ctx, snapshot, seen)
     };
     let mut decision = decide(&known, now);

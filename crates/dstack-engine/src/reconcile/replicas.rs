@@ -12,8 +12,10 @@ use dstack_store::rows::{JobRow, RunRow, TransitionError};
 use dstack_store::{Json, Sealed};
 use dstack_units::Time;
 
+use super::job::requests::is_told_to_router;
 use super::run::{Change, Jobs, end_jobs, in_a_row};
 use crate::context::Context;
+use crate::services::Worker;
 use crate::{InputsError, Result};
 
 /// When jobs that cannot be made are tried again: a registry may be away for a while.
@@ -41,9 +43,21 @@ fn planned<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>) -> Vec<Job<'a>> {
 fn serves(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
     // One of a version that asked no probes has served, and gets requests at the first look at it.
     job.probes.is_none()
-        || job.standing(run).map_or(job.ready, |standing| {
-            standing.registered && is_reached(ctx, run, job)
-        })
+        || match job.standing(run) {
+            Some(standing) => standing.registered && is_reached(ctx, run, job),
+            None => job.ready && is_routed(ctx, run, job),
+        }
+}
+
+/// Whether a job that others pass requests on to gets some from them, with the same benefit of the doubt as in [`is_reached`].
+fn is_routed(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
+    let is_out_of_date = job.deployment_num < run.deployment_num;
+    is_out_of_date
+        || !is_told_to_router(run, job)
+        || matches!(
+            ctx.deps.services.worker(run.id, job.id),
+            Worker::Added | Worker::Unknown(_)
+        )
 }
 
 /// Whether requests reach a registered job. Those that are to be replaced count as reached as long as nobody knows better: they

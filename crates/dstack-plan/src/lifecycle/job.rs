@@ -7,6 +7,7 @@ use dstack_units::Time;
 
 use super::attachment::DETACH_TIMEOUT;
 use super::{Wait, WaitReason};
+use crate::nodes::Impossible;
 
 /// How long the agents may take to accept a job.
 pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -133,8 +134,9 @@ pub struct Facts {
     pub remove_at: Option<Time>,
     /// Until when requests at it may go on, if it may still get some or some are under way.
     pub requests_until: Option<Time>,
-    /// A probe that has not succeeded often enough yet, or not lately.
-    pub probe_awaited: Option<WaitReason>,
+    /// What a running job waits for so that it gets requests: a probe that has not succeeded often enough yet, or not lately, or
+    /// the router of its service.
+    pub requests_awaited: Option<WaitReason>,
     /// Its wait as it is stored.
     pub stored_wait: Wait,
     /// Nodes of its run that are to run before its task is prepared.
@@ -142,7 +144,7 @@ pub struct Facts {
     /// Nodes of its run whose addresses its commands need.
     pub start_waits_for: Option<WaitReason>,
     /// Why its commands can never be started: nodes that they need are over for good.
-    pub start_impossible: Option<String>,
+    pub start_impossible: Option<Impossible>,
     /// When its start was intended.
     pub start_intended_at: Option<Time>,
     /// Why it ends.
@@ -360,8 +362,8 @@ fn pulling(facts: &Facts, now: Time) -> Decision {
         }
         Task::Running => match &facts.start_job {
             Progress::None => {
-                if let Some(message) = &facts.start_impossible {
-                    return failed(JobTerminationReason::ExecutorError, message);
+                if let Some(impossible) = &facts.start_impossible {
+                    return failed(impossible.reason, &impossible.message);
                 }
                 if let Some(nodes) = &facts.start_waits_for {
                     return Decision::Wait(wait_connected(facts, wait_for_nodes(facts, nodes, now)));
@@ -472,7 +474,7 @@ fn running(facts: &Facts, now: Time) -> Decision {
         Wait {
             deadline,
             wake_at: deadline,
-            reason: Some(facts.probe_awaited.clone().unwrap_or(WaitReason::Commands)),
+            reason: Some(facts.requests_awaited.clone().unwrap_or(WaitReason::Commands)),
         },
     ))
 }
@@ -636,7 +638,7 @@ mod tests {
             stop_requested_at: None,
             remove_at: None,
             requests_until: None,
-            probe_awaited: None,
+            requests_awaited: None,
             stored_wait: Wait::none(),
             task_waits_for: None,
             start_waits_for: None,
@@ -871,7 +873,10 @@ mod tests {
                 node: "web-0-0".to_owned(),
                 others: 0,
             }),
-            start_impossible: Some("web-0-0 has ended".to_owned()),
+            start_impossible: Some(Impossible {
+                reason: JobTerminationReason::ExecutorError,
+                message: "web-0-0 has ended".to_owned(),
+            }),
             task: Task::Running,
             submit_task: Progress::Done,
             ..facts(JobStatus::Pulling)

@@ -73,6 +73,11 @@ pub enum WaitReason {
         /// What came instead of a success the last time.
         error: Option<String>,
     },
+    /// The router of a service does not have the job among its workers.
+    WorkerAdded {
+        /// What keeps it from that, if anything is known to.
+        error: Option<String>,
+    },
     /// Requests are under way at a job of a service that is to end.
     RequestsFinished,
     /// Clients that are attached, or about to attach, read the output of a job that is over.
@@ -338,6 +343,11 @@ impl fmt::Display for WaitReason {
                     error.as_ref(),
                 )
             }
+            Self::WorkerAdded { error } => with_error(
+                f,
+                format_args!("the router to have it as a worker"),
+                error.as_ref(),
+            ),
             Self::RequestsFinished => f.write_str("the requests under way: they are finished first"),
             Self::OutputRead => f.write_str("clients to read the output of the job, which is over"),
             Self::LastOutput => f.write_str("the last output of the job"),

@@ -2,12 +2,12 @@
 
 use dstack_model::configurations::service::ServiceConfiguration;
 
+use super::routers::router_group;
+
 /// Whether requests to the service go to jobs of this group and number: to the first node of each replica and, where a group
 /// routes requests to the others, to that group alone.
 pub fn gets_requests(service: &ServiceConfiguration, name: &str, job_num: i64) -> bool {
-    let groups = service.groups.as_deref().unwrap_or_default();
-    let router = groups.iter().find(|group| group.router.is_some());
-    let is_of_router = router.is_none_or(|group| group.name.as_deref() == Some(name));
+    let is_of_router = router_group(service).is_none_or(|group| group.name.as_deref() == Some(name));
     job_num == 0 && is_of_router
 }
 

@@ -49,6 +49,7 @@ impl ServiceRoutes {
         task::spawn_restarted("follow gateways", move || {
             Arc::clone(&gateways).follow(until.clone())
         });
+        self.0.routers.follow(stop.clone());
         self.until(stop.clone(), "read services", |routes| async move {
             routes.read_wanted().await;
         });
@@ -209,6 +210,7 @@ impl Inner {
         let stored = load::read(&self.database, runs).await?;
         let services = stored.services(self);
         self.note_scaled(runs, stored.scaled());
+        self.routers.note(runs, stored.routed());
         let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.

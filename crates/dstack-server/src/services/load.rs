@@ -7,7 +7,7 @@ use std::time::Duration;
 use dstack_model::configurations::AnyModel;
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::runs::RunStatus;
-use dstack_plan::services::replicas;
+use dstack_plan::services::{replicas, routers};
 use dstack_proxy::{ChatFormat, Model, Paths, Service};
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
@@ -59,6 +59,17 @@ impl Stored {
         self.runs.iter().filter(scales).map(|listed| listed.run.id)
     }
 
+    /// Those of these runs whose routers are told of their workers.
+    pub(super) fn routed(&self) -> impl Iterator<Item = RunId> {
+        let is_told = |listed: &&ListedRun| {
+            let service = listed.run.run_spec.configuration.service();
+            let status = listed.run.status();
+            let lives = !status.is_finished() && status != RunStatus::Terminating;
+            lives && service.is_some_and(routers::is_told_of_workers)
+        };
+        self.runs.iter().filter(is_told).map(|listed| listed.run.id)
+    }
+
     fn service(&self, inner: &Arc<Inner>, listed: &ListedRun) -> Option<Service> {
         let configuration = listed.run.run_spec.configuration.service()?;
         if listed.run.gateway_id.is_some() {
@@ -71,7 +82,7 @@ impl Stored {
                 let port = job.job_spec.service_port?;
                 let instance = job.instance_id.and_then(|id| self.instances.get(&id));
                 let address = instance.and_then(|row| row.agent.as_deref());
-                let connect = || inner.connector(address, job, port);
+                let connect = || inner.ports.connector(address, job, port);
                 Some(inner.replicas.at(job, Place::of(job, address, port), connect))
             })
             .collect();
@@ -100,13 +111,9 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         created: listed.run.submitted_at.to_jiff().as_second(),
         auth: configuration.auth,
         strip_prefix: configuration.strip_prefix,
-        paths: match configuration
-            .replica_groups()
-            .iter()
-            .any(|group| group.router.is_some())
-        {
-            true => Paths::OfRouter,
-            false => Paths::All,
+        paths: match routers::router_group(configuration) {
+            Some(_) => Paths::OfRouter,
+            None => Paths::All,
         },
         read_timeout,
         shares_origin: true,

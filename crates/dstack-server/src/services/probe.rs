@@ -17,7 +17,7 @@ pub(super) async fn ask(inner: &Arc<Inner>, snapshot: &JobSnapshot, probe: &Prob
         return Err("the job has no port".to_owned());
     };
     let address = snapshot.instance.as_ref().and_then(|row| row.agent.as_deref());
-    let connector = inner.connector(address, job, port);
+    let connector = inner.ports.connector(address, job, port);
     dstack_proxy::probe::ask(connector.as_ref(), request(probe)?)
         .await
         .map_err(|error| error.to_string())

@@ -196,6 +196,8 @@ mod tests {
         }
 
         fn published(&self, _: RunId) {}
+
+        fn worker_changed(&self, _: RunId, _: JobId) {}
     }
 
     #[tokio::test(start_paused = true)]

@@ -39,6 +39,7 @@ mod reload;
 mod repos;
 mod retention;
 mod root;
+mod routers;
 mod runs;
 mod scaling;
 mod secrets;

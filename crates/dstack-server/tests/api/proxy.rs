@@ -177,7 +177,7 @@ async fn what_is_taken_away_is_gone_at_once_and_comes_back_when_it_is_read() {
     let id = jobs[0].id;
     assert!(services.serves(id, None));
     // As the engine says after its commit; nothing is read for it.
-    services.unregistered(id);
+    services.unregistered(id, jobs[0].run_id);
     assert_eq!(get(&server, path, Some(ADMIN)).await.status, 404);
     until("no request is under way", async || !services.serves(id, None)).await;
     change(&server, |job| job.registered = true).await;
@@ -252,7 +252,7 @@ async fn servers_that_share_a_database_pass_on_to_the_same_replicas() {
     })
     .await;
     let jobs = change(&first, |job| job.registered = false).await;
-    first.state.services.unregistered(jobs[0].id);
+    first.state.services.unregistered(jobs[0].id, jobs[0].run_id);
     // It is not asked to stop before the other server has had time to hear.
     assert!(first.state.services.serves(jobs[0].id, None));
     until("the other server hears that it is gone", async || {

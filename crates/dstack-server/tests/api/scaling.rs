@@ -31,6 +31,8 @@ impl RequestObserver for Observed {
     }
 
     fn published(&self, _: RunId) {}
+
+    fn worker_changed(&self, _: RunId, _: JobId) {}
 }
 
 /// A service that may have no replicas, and has none at the moment.

@@ -114,13 +114,6 @@ async fn what_cannot_be_published_is_refused_and_leaves_nothing() {
             json!({"rate_limits": [{"rps": 1}]}),
             "Rate limits are not supported",
         ),
-        (
-            json!({"commands": [], "groups": [
-                {"name": "router", "replicas": 1, "commands": ["r"], "router": {"type": "sglang"}},
-                {"name": "worker", "replicas": 1, "commands": ["w"]},
-            ]}),
-            "A `router` in `groups` is not supported by this server version yet",
-        ),
     ] {
         let answer = apply(&server, more).await;
         let refusal = answer.refused().0;

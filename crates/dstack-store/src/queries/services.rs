@@ -53,6 +53,17 @@ impl Services<'_> {
             .await
     }
 
+    /// The running jobs of a run, by replica.
+    pub async fn running_jobs(self, run: RunId) -> Result<Vec<JobRow>> {
+        let mut query = Select::new(select_sql::<JobRow>());
+        let run = query.bind(run);
+        query.filter(format_args!("t.run_id = {run} AND t.status = 'running'"));
+        query.push(" ORDER BY t.replica_num, t.id");
+        query
+            .fetch_as(self.0, |row| JobRow::read(row, self.0.keys()))
+            .await
+    }
+
     /// These instances, in no order.
     pub async fn instances(self, ids: &[InstanceId]) -> Result<Vec<InstanceRow>> {
         let mut query = Select::new(select_sql::<InstanceRow>());

@@ -3,7 +3,7 @@
 use dstack_agent_api::shim::{TaskInfo, TaskStatus};
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::WaitReason;
-use dstack_plan::nodes::needs_peers;
+use dstack_plan::nodes::{Impossible, needs_peers};
 use dstack_store::JobSnapshot;
 use dstack_store::rows::OperationKind;
 
@@ -19,7 +19,7 @@ pub(super) struct Waits {
     /// Before its commands are started.
     pub(super) start: Option<WaitReason>,
     /// Why the commands can never be started.
-    pub(super) impossible: Option<String>,
+    pub(super) impossible: Option<Impossible>,
 }
 
 /// Looks at the other nodes, if the next step of the job depends on them.
@@ -52,7 +52,7 @@ pub(super) async fn waits(
         _ => Waits {
             task: None,
             start: peers.start_waits_for(),
-            impossible: peers.start_impossible(),
+            impossible: peers.start_impossible(ctx.now().since(snapshot.job.submitted_at)),
         },
     })
 }

@@ -1,14 +1,17 @@
 //! Whether a job of a service gets requests: its probes say when it can, and it ends when they are finished.
 
+use dstack_model::configurations::RouterType;
 use dstack_model::runs::JobStatus;
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::job::requests_timeout;
 use dstack_plan::probes::ProbeStates;
+use dstack_plan::services::routers::worker_of;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::Time;
 
 use crate::context::Context;
 use crate::observations::JobSeen;
+use crate::services::Worker;
 
 /// Takes over what its probes said.
 pub(super) fn observe(job: &mut JobRow, run: &RunRow, seen: &JobSeen) {
@@ -25,8 +28,33 @@ pub(super) fn observe(job: &mut JobRow, run: &RunRow, seen: &JobSeen) {
 }
 
 /// What a running job waits for so that it gets requests, or goes on getting them.
-pub(super) fn awaited(job: &JobRow) -> Option<WaitReason> {
-    job.probes.as_ref()?.awaited(&job.job_spec.probes)
+pub(super) fn awaited(ctx: &Context, job: &JobRow, run: &RunRow) -> Option<WaitReason> {
+    let probes = job.probes.as_ref();
+    let awaited = probes.and_then(|probes| probes.awaited(&job.job_spec.probes));
+    awaited.or_else(|| router_awaited(ctx, job, run))
+}
+
+/// What keeps the router of its service from having it as a worker.
+fn router_awaited(ctx: &Context, job: &JobRow, run: &RunRow) -> Option<WaitReason> {
+    if job.status() != JobStatus::Running || !is_told_to_router(run, job) {
+        return None;
+    }
+    match ctx.deps.services.worker(run.id, job.id) {
+        // What was known before stands.
+        Worker::Unasked => job
+            .waiting_for()
+            .filter(|reason| matches!(reason, WaitReason::WorkerAdded { .. }))
+            .cloned(),
+        Worker::Added | Worker::Unknown(None) => None,
+        Worker::Missing(error) | Worker::Unknown(error) => Some(WaitReason::WorkerAdded { error }),
+    }
+}
+
+/// Whether the server tells a router of this job.
+pub(crate) fn is_told_to_router(run: &RunRow, job: &JobRow) -> bool {
+    let service = run.run_spec.configuration.service();
+    let router = service.and_then(|service| worker_of(service, &job.job_spec.replica_group));
+    router == Some(RouterType::Smg) && job.job_num == 0
 }
 
 /// A job that runs, and all of whose probes have succeeded, gets requests. That others take them from it is decided for the run.
@@ -58,7 +86,7 @@ pub(super) fn withdraw(ctx: &Context, job: &JobRow) {
     }
     let done = |seen: &mut JobSeen| std::mem::replace(&mut seen.requests_withdrawn, true);
     if !ctx.seen.update_job(job.id, done) {
-        ctx.deps.services.unregistered(job.id);
+        ctx.deps.services.unregistered(job.id, job.run_id);
     }
 }
 

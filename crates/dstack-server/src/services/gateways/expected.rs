@@ -6,6 +6,7 @@ use dstack_agent_api::gateway::{OpenAiOptions, RegisterEntrypoint, RegisterServi
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::gateways::AnyGatewayCertificate;
 use dstack_plan::services::gateways as plan;
+use dstack_plan::services::routers::router_group;
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{AgentAddress, InstanceRow, JobRow};
 use dstack_store::{Database, StoreError};
@@ -169,10 +170,7 @@ impl Service {
             },
             ssh_private_key: key,
             rate_limits: limits.map_err(|error| error.to_string())?,
-            has_router_replica: configuration
-                .replica_groups()
-                .iter()
-                .any(|group| group.router.is_some()),
+            has_router_replica: router_group(configuration).is_some(),
         })
     }
 
