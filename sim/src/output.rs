@@ -93,9 +93,11 @@ impl Inputs for SimInputs {
     }
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError> {
         let spec = placed_spec(job, jobs)?;
+        let env = spec.env.into_iter();
         let body = SubmitBody {
             job_spec: SubmitJobSpec {
                 commands: spec.commands,
+                env: env.map(|(name, value)| (name, Secret::new(value))).collect(),
                 ..SubmitJobSpec::default()
             },
             cluster_info: cluster_info(job, jobs),

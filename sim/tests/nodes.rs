@@ -215,3 +215,44 @@ async fn killed_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     assert_eq!(invariants::always(&world), Vec::<String>::new());
     die
 }
+
+fn with_dynamo() -> Value {
+    json!({"type": "service", "port": 8000, "commands": null, "fleets": ["cloud"], "groups": [
+        {"name": "worker", "replicas": 1, "commands": ["work"]},
+        {"name": "router", "replicas": 1, "commands": ["route"], "router": {"type": "dynamo"}},
+    ]})
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_of_dynamo_are_told_where_their_router_is() {
+    let world = world(80).await;
+    world.hosts.script(
+        "train",
+        Script {
+            lines: 1_000_000,
+            ..Script::default()
+        },
+    );
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &with_dynamo()).await.unwrap();
+    let all_run = |world: &World| {
+        let tables = world.store.tables();
+        let running = tables
+            .jobs
+            .values()
+            .filter(|job| job.status() == JobStatus::Running);
+        running.count() == 2
+    };
+    world.until("both run", 10 * MINUTE, all_run).await.unwrap();
+    let jobs = jobs(&world, &run).await;
+    let router = addresses(&jobs)[1].clone();
+    let told = told(&world, &run).await;
+    let address = |body: &SubmitBody| {
+        body.job_spec
+            .env
+            .get("DSTACK_ROUTER_INTERNAL_IP")
+            .map(|found| found.expose().to_owned())
+    };
+    assert_eq!(address(&told[0]), Some(router));
+    assert_eq!(address(&told[1]), None);
+}

@@ -10,6 +10,7 @@
 
 mod draining;
 mod probes;
+mod routers;
 mod scaling;
 
 use std::sync::Arc;

@@ -95,3 +95,132 @@ async fn call<T: Message + Default>(replica: &dyn Connector, path: &str) -> Resu
     })?;
     T::decode(message).map_err(|error| NotYet::known(format!("{path} over gRPC: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::io;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::http::Wire;
+    use dstack_system::task;
+    use futures_util::stream;
+    use http::{HeaderMap, HeaderValue, Request, Response};
+    use http_body_util::StreamBody;
+    use hyper::body::{Bytes, Frame, Incoming};
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use serde_json::json;
+
+    use super::super::inspection::inspect;
+    use super::*;
+
+    /// A gRPC server with one method.
+    #[derive(Debug, Clone)]
+    struct Server {
+        path: &'static str,
+        status: &'static str,
+        message: Vec<u8>,
+    }
+
+    type Frames = stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
+
+    impl Server {
+        fn answer(&self, request: &Request<Incoming>) -> Response<StreamBody<Frames>> {
+            let (status, message) = match request.uri().path() == self.path {
+                true => (self.status, self.message.as_slice()),
+                false => ("12", &[][..]),
+            };
+            let mut frame = vec![0];
+            frame.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+            frame.extend(message);
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", HeaderValue::from_static(status));
+            trailers.insert("grpc-message", HeaderValue::from_static("what%20it%20says"));
+            let frames = vec![Ok(Frame::data(Bytes::from(frame))), Ok(Frame::trailers(trailers))];
+            Response::new(StreamBody::new(stream::iter(frames)))
+        }
+    }
+
+    #[async_trait]
+    impl Connector for Server {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            let (ours, theirs) = tokio::io::duplex(4096);
+            let server = self.clone();
+            task::spawn("gRPC server", async move {
+                let service = service_fn(|request| {
+                    let answer = server.answer(&request);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let serving = http2::Builder::new(TokioExecutor::new());
+                serving.serve_connection(TokioIo::new(theirs), service).await.ok();
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    async fn inspected(server: Server) -> Result<Value, String> {
+        let worker = inspect(&server, "10.0.0.1:8000").await?;
+        Ok(serde_json::to_value(worker).unwrap())
+    }
+
+    #[tokio::test]
+    async fn workers_over_grpc_are_found_without_being_told_of() {
+        let text = |text: &str| Field {
+            plain: Some(Plain::Text(text.to_owned())),
+        };
+        let port = Field {
+            plain: Some(Plain::Number(8998.0)),
+        };
+        let fields = [
+            ("disaggregation_mode".to_owned(), text("prefill")),
+            ("disaggregation_bootstrap_port".to_owned(), port),
+            ("model_path".to_owned(), text("org/m")),
+        ];
+        let info = SglangInfo {
+            server_args: Some(Struct {
+                fields: fields.into(),
+            }),
+        };
+        let sglang = Server {
+            path: SGLANG,
+            status: "0",
+            message: info.encode_to_vec(),
+        };
+        let expected = json!({"url": "grpc://10.0.0.1:8000", "worker_type": "prefill", "connection_mode": "grpc",
+            "runtime_type": "sglang", "bootstrap_port": 8998, "labels": {}});
+        assert_eq!(inspected(sglang).await, Ok(expected));
+        let info = VllmInfo {
+            kv_connector: "NixlConnector".to_owned(),
+            kv_role: "kv_consumer".to_owned(),
+        };
+        let vllm = Server {
+            path: VLLM,
+            status: "0",
+            message: info.encode_to_vec(),
+        };
+        let expected = json!({"url": "grpc://10.0.0.1:8000", "worker_type": "decode", "connection_mode": "grpc",
+            "runtime_type": "vllm", "kv_connector": "NixlConnector", "kv_role": "kv_consumer", "labels": {}});
+        assert_eq!(inspected(vllm).await, Ok(expected));
+    }
+
+    #[tokio::test]
+    async fn what_a_server_says_instead_is_told() {
+        let refuses = |status| Server {
+            path: VLLM,
+            status,
+            message: vec![0xff],
+        };
+        let refused = inspected(refuses("7")).await.unwrap_err();
+        assert!(refused.ends_with("status 7: what it says"), "{refused}");
+        let garbage = inspected(refuses("0")).await.unwrap_err();
+        assert!(garbage.starts_with(VLLM), "{garbage}");
+        // Nothing there is known: what HTTP brought is told.
+        let starting = inspected(refuses("14")).await.unwrap_err();
+        assert!(
+            starting.starts_with("GET /v1/models is not answered"),
+            "{starting}"
+        );
+    }
+}
