@@ -211,7 +211,7 @@ async fn requests_over_former_connections_of_a_job_are_waited_for() {
         })
         .await;
         services.load().await.unwrap();
-        services.unregistered(jobs[0].id);
+        services.unregistered(jobs[0].id, jobs[0].run_id);
         // What finds that nothing is under way has had its turn.
         for _ in 0..100 {
             tokio::task::yield_now().await;
