@@ -40,7 +40,8 @@ pub use serve::serve;
 pub use soak::soak;
 pub use subject::{
     Subject, attachment, container, container_in, container_of, gateway, group, machine, machine_in,
-    machine_of, marks, placement, volume,
+    machine_of, marks, placement, volume, with_container, with_containers, with_machine, with_machines,
+    with_machines_in,
 };
 pub use transport::EmulatedTransport;
 

@@ -156,6 +156,30 @@ pub async fn machine_of(
     machine_at(cloud, offer)
 }
 
+/// A cloud with the first machine that the backend has, as the checks take them.
+pub async fn with_machine(cloud: Cloud) -> (Cloud, Subject<Machine>) {
+    let subject = machine(&cloud).await;
+    (cloud, subject)
+}
+
+/// A cloud with so many machines, alike.
+pub async fn with_machines(cloud: Cloud, count: usize) -> (Cloud, Vec<Subject<Machine>>) {
+    let mut subjects = Vec::new();
+    for _ in 0..count {
+        subjects.push(machine(&cloud).await);
+    }
+    (cloud, subjects)
+}
+
+/// A cloud with a machine in each of these regions, of which one may be named more than once.
+pub async fn with_machines_in(cloud: Cloud, regions: &[&str]) -> (Cloud, Vec<Subject<Machine>>) {
+    let mut subjects = Vec::new();
+    for region in regions {
+        subjects.push(machine_in(&cloud, region).await);
+    }
+    (cloud, subjects)
+}
+
 fn machine_at(cloud: &Cloud, offer: Offer) -> Subject<Machine> {
     let marks = marks(cloud, &long_name());
     Subject {
@@ -225,6 +249,21 @@ pub async fn container_of(
 ) -> Subject<Container> {
     let offer = wanted_offer(cloud, &requirements, is_wanted).await;
     container_at(cloud, requirements, offer)
+}
+
+/// A cloud with the first container that the backend has, as the checks take them.
+pub async fn with_container(cloud: Cloud) -> (Cloud, Subject<Container>) {
+    let subject = container(&cloud).await;
+    (cloud, subject)
+}
+
+/// A cloud with so many containers, alike.
+pub async fn with_containers(cloud: Cloud, count: usize) -> (Cloud, Vec<Subject<Container>>) {
+    let mut subjects = Vec::new();
+    for _ in 0..count {
+        subjects.push(container(&cloud).await);
+    }
+    (cloud, subjects)
 }
 
 fn container_at(cloud: &Cloud, requirements: Requirements, offer: Offer) -> Subject<Container> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine, machine_in,
-    machine_of, requirements,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, gateway, machine, machine_of,
+    requirements, with_machine, with_machines_in,
 };
 use dstack_compute::{ComputeError, ConfigureError, GatewayMachine, Machine, Sign};
 use dstack_emulator_azure::{Azure, CLIENT, GROUP, HOME, OTHER, SUBSCRIPTION, TENANT};
@@ -69,9 +69,7 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 /// One whose network is there already, in fewer requests.
@@ -84,19 +82,11 @@ fn prepared(regions: &[&str]) -> (Arc<Azure>, Cloud) {
 }
 
 async fn another_machine() -> (Cloud, Subject<Machine>) {
-    let (_, cloud) = prepared(&[HOME]);
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(prepared(&[HOME]).1).await
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let (_, cloud) = prepared(&[HOME, OTHER]);
-    let subjects = vec![
-        machine_in(&cloud, HOME).await,
-        machine_in(&cloud, OTHER).await,
-        machine_in(&cloud, HOME).await,
-    ];
-    (cloud, subjects)
+    with_machines_in(prepared(&[HOME, OTHER]).1, &[HOME, OTHER, HOME]).await
 }
 
 checks_of!(machines: one_machine, machines_in_two_regions; whole_life, sold_out, loss, soak);

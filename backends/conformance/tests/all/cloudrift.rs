@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use dstack_backend_kit::{CANARY, Cloud, Subject, checks, checks_of, machine, sizes_of_catalog};
+use dstack_backend_kit::{
+    CANARY, Cloud, Subject, checks, checks_of, sizes_of_catalog, with_machine, with_machines,
+};
 use dstack_compute::Machine;
 use dstack_emulator_cloudrift::CloudRift;
 use serde_json::json;
@@ -17,15 +19,11 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(cloud(), 2).await
 }
 
 checks_of!(machines: one_machine, two_machines);

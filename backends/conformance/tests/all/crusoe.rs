@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, extended, machine, machine_of,
-    passes_with_the_reference, placement,
+    passes_with_the_reference, placement, with_machine,
 };
 use dstack_compute::{ComputeError, Machine, OwnedKind, Placement, Sign, placement_name};
 use dstack_emulator_crusoe::{Crusoe, LOCATION, OTHER_LOCATION, Times};
@@ -56,9 +56,7 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn machine_named(cloud: &Cloud, name: &str) -> Subject<Machine> {

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of, requirements,
+    with_machine, with_machines,
 };
 use dstack_compute::{ComputeError, Machine};
 use dstack_emulator_cudo::{Cudo, GPU_IMAGE, PROJECT};
@@ -29,15 +30,11 @@ fn cloud() -> Cloud {
 }
 
 async fn one() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn two() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(cloud(), 2).await
 }
 
 checks_of!(machines: one, two);

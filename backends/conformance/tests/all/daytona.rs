@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, container, container_of, extended,
-    passes_with_the_reference, requirements, volume,
+    passes_with_the_reference, requirements, volume, with_container, with_containers,
 };
 use dstack_compute::{
     ComputeError, ConfigureError, Container, MountedVolume, OwnedKind, Sign, Volume, VolumeRequest,
@@ -45,9 +45,7 @@ fn volume_config() -> Value {
 }
 
 pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
-    let cloud = cloud();
-    let subject = container(&cloud).await;
-    (cloud, subject)
+    with_container(cloud()).await
 }
 
 async fn one_volume() -> (Cloud, Subject<Volume>) {
@@ -65,9 +63,7 @@ fn with_gpus() -> Value {
 }
 
 async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
-    let cloud = cloud();
-    let subjects = vec![container(&cloud).await, container(&cloud).await];
-    (cloud, subjects)
+    with_containers(cloud(), 2).await
 }
 
 async fn two_volumes() -> (Cloud, Vec<Subject<Volume>>) {

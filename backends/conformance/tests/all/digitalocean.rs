@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of,
-    passes_with_the_reference, requirements,
+    passes_with_the_reference, requirements, with_machine,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times, size};
@@ -76,15 +76,11 @@ async fn gpu_machine(cloud: &Cloud, gpus: &Value) -> Subject<Machine> {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 pub(crate) async fn one_of_amd() -> (Cloud, Subject<Machine>) {
-    let cloud = amd_cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(amd_cloud()).await
 }
 
 /// Of which there is a list of its own, and which the page is too short for.

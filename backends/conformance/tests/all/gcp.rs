@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, machine,
-    machine_in, machine_of, placement, requirements, volume,
+    machine_in, machine_of, placement, requirements, volume, with_machine, with_machines_in,
 };
 use dstack_compute::{
     Attachment, AttachmentSite, ComputeError, ConfigureError, GatewayMachine, Machine, OwnedKind, Placement,
@@ -74,19 +74,11 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![
-        machine_in(&cloud, HOME).await,
-        machine_in(&cloud, OTHER).await,
-        machine_in(&cloud, HOME).await,
-    ];
-    (cloud, subjects)
+    with_machines_in(cloud(), &[HOME, OTHER, HOME]).await
 }
 
 fn wanted(more: &Value) -> Requirements {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, machine_of,
-    passes_with_the_reference, soak,
+    passes_with_the_reference, soak, with_machine, with_machines,
 };
 use dstack_compute::{ComputeError, Known, Machine, Removal, Sign};
 use dstack_emulator_hotaisle::{
@@ -46,15 +46,11 @@ fn servers() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn one_server() -> (Cloud, Subject<Machine>) {
-    let cloud = servers();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(servers()).await
 }
 
 async fn offers_of(cloud: &Cloud) -> Vec<InstanceOfferWithAvailability> {
@@ -75,15 +71,11 @@ fn names(offers: &[InstanceOfferWithAvailability]) -> Vec<&str> {
 }
 
 async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(cloud(), 2).await
 }
 
 async fn two_servers() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = servers();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(servers(), 2).await
 }
 
 // What is forgotten before it is described cannot be found: there is no `left_behind` of virtual machines, and no `soak`.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_in, machine_of,
-    passes_with_the_reference, requirements,
+    passes_with_the_reference, requirements, with_machine,
 };
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_jarvislabs::{Failing, JarvisLabs, Size, Times};
@@ -59,15 +59,11 @@ fn cloud_in(region: &'static str) -> Cloud {
 
 /// The cheapest, without GPUs.
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn one_with_gpu() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud_in(CHENNAI);
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud_in(CHENNAI)).await
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {

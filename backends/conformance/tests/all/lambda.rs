@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, passes_with_the_reference,
-    sizes_of_catalog,
+    sizes_of_catalog, with_machine, with_machines,
 };
 use dstack_compute::{ComputeError, Machine, Sign};
 use dstack_emulator_lambda::{Lambda, Size, Times, USUAL};
@@ -38,9 +38,7 @@ fn cloud() -> Cloud {
 }
 
 async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(cloud(), 2).await
 }
 
 checks_of!(machines: one_machine, two_machines);
@@ -191,9 +189,7 @@ async fn servers_that_register_a_key_at_once_share_it() {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, dstack_backend_kit::Subject<dstack_compute::Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 /// The reference's own code against this cloud: `reference.py` makes a machine, waits for it and removes it.

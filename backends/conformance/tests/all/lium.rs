@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, extended,
-    passes_with_the_reference, requirements, volume,
+    passes_with_the_reference, requirements, volume, with_container, with_containers,
 };
 use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Volume, VolumeRequest};
 use dstack_emulator_lium::Lium;
@@ -70,9 +70,7 @@ fn volume_config() -> Value {
 }
 
 pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
-    let cloud = cloud();
-    let subject = container(&cloud).await;
-    (cloud, subject)
+    with_container(cloud()).await
 }
 
 async fn one_volume() -> (Cloud, Subject<Volume>) {
@@ -82,9 +80,7 @@ async fn one_volume() -> (Cloud, Subject<Volume>) {
 }
 
 async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
-    let cloud = cloud();
-    let subjects = vec![container(&cloud).await, container(&cloud).await];
-    (cloud, subjects)
+    with_containers(cloud(), 2).await
 }
 
 async fn two_volumes() -> (Cloud, Vec<Subject<Volume>>) {

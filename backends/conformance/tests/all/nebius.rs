@@ -4,6 +4,7 @@ use std::time::Duration;
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, extended, machine,
     machine_in, machine_of, network_env, placement, reference_python, requirements, run, served,
+    with_machine, with_machines_in,
 };
 use dstack_catalog::Catalog;
 use dstack_compute::config::BackendConfig;
@@ -92,19 +93,11 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn three_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![
-        machine_in(&cloud, REGION).await,
-        machine_in(&cloud, OTHER_REGION).await,
-        machine_in(&cloud, REGION).await,
-    ];
-    (cloud, subjects)
+    with_machines_in(cloud(), &[REGION, OTHER_REGION, REGION]).await
 }
 
 fn wanted(spot: Option<bool>) -> Requirements {

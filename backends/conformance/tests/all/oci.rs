@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, extended, machine, machine_in,
-    machine_of, requirements,
+    machine_of, requirements, with_machine, with_machines_in,
 };
 use dstack_compute::{ComputeError, ConfigureError, Machine};
 use dstack_emulator_oci::{ENCRYPTED_KEY, FINGERPRINT, HOME, KEY, OTHER, Oci, PENDING, TENANCY, USER};
@@ -69,9 +69,7 @@ async fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud().await;
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud().await).await
 }
 
 /// One whose networks and agreements are there already, in fewer requests: each costs a signature.
@@ -87,9 +85,7 @@ fn prepared(regions: &[&str]) -> Cloud {
 }
 
 async fn another_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = prepared(&[OTHER]);
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(prepared(&[OTHER])).await
 }
 
 fn wanted(resources: &Value, spot: Option<bool>) -> Requirements {
@@ -106,13 +102,7 @@ async fn machine_named(cloud: &Cloud, shape: &str, spot: bool) -> Subject<Machin
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = prepared(&[HOME, OTHER]);
-    let subjects = vec![
-        machine_in(&cloud, HOME).await,
-        machine_in(&cloud, OTHER).await,
-        machine_in(&cloud, HOME).await,
-    ];
-    (cloud, subjects)
+    with_machines_in(prepared(&[HOME, OTHER]), &[HOME, OTHER, HOME]).await
 }
 
 checks_of!(machines: one_machine, machines_in_two_regions; whole_life, sold_out, loss, soak);

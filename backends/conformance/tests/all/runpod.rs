@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, container, container_of, extended, group,
-    passes_with_the_reference, requirements, sizes_of_catalog, soak, volume,
+    passes_with_the_reference, requirements, sizes_of_catalog, soak, volume, with_container,
 };
 use dstack_compute::{
     ComputeError, Container, Group, MountedVolume, OwnedKind, Removal, Sign, Volume, VolumeRequest,
@@ -403,9 +403,7 @@ async fn things_of_others_are_neither_taken_nor_ended() {
 }
 
 pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
-    let cloud = cloud();
-    let subject = container(&cloud).await;
-    (cloud, subject)
+    with_container(cloud()).await
 }
 
 pub(crate) async fn one_group() -> (Cloud, Subject<Group>) {

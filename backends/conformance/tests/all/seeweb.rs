@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Notes, Subject, checks, checks_of, machine, machine_in, machine_of,
-    passes_with_the_reference,
+    passes_with_the_reference, with_machine,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_seeweb::{Plan, Seeweb, Times};
@@ -38,9 +38,7 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn machines_in_two_regions() -> (Cloud, Vec<Subject<Machine>>) {

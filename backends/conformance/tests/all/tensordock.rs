@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_in, machine_of,
-    requirements, soak,
+    requirements, soak, with_machine,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_tensordock::{Host, TensorDock};
@@ -55,9 +55,7 @@ fn cloud() -> Cloud {
 }
 
 async fn one_machine() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn machines_in_two_places() -> (Cloud, Vec<Subject<Machine>>) {

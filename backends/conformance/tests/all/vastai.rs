@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, container_of,
-    extended, requirements,
+    extended, requirements, with_container, with_containers,
 };
 use dstack_compute::{ComputeError, Container, MountedFolder, Sign};
 use dstack_emulator_vastai::VastAi;
@@ -97,9 +97,7 @@ async fn names(cloud: &Cloud, requirements: &Requirements) -> Vec<String> {
 }
 
 async fn two_containers() -> (Cloud, Vec<Subject<Container>>) {
-    let cloud = cloud();
-    let subjects = vec![container(&cloud).await, container(&cloud).await];
-    (cloud, subjects)
+    with_containers(cloud(), 2).await
 }
 
 checks_of!(containers: one_container, two_containers);
@@ -433,7 +431,5 @@ async fn what_cannot_be_had_is_told_apart() {
 }
 
 pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
-    let cloud = cloud();
-    let subject = container(&cloud).await;
-    (cloud, subject)
+    with_container(cloud()).await
 }

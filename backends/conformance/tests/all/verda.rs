@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, machine, machine_of,
-    requirements, sizes_of_catalog,
+    requirements, sizes_of_catalog, with_machine, with_machines,
 };
 use dstack_compute::{ComputeError, Machine, OwnedKind, Removal, Sign};
 use dstack_emulator_verda::{CLIENT_ID, Size, Verda};
@@ -54,21 +54,15 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_of_datacrunch() -> (Cloud, Subject<Machine>) {
-    let (_, cloud) = cloud_of("datacrunch");
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud_of("datacrunch").1).await
 }
 
 pub(crate) async fn one() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 async fn two() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let subjects = vec![machine(&cloud).await, machine(&cloud).await];
-    (cloud, subjects)
+    with_machines(cloud(), 2).await
 }
 
 checks_of!(machines: one, two;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, machine, machine_in,
-    machine_of, passes_with_the_reference, requirements,
+    machine_of, passes_with_the_reference, requirements, with_machine,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
 use dstack_emulator_vultr::{Addresses, Pace, Vultr};
@@ -34,9 +34,7 @@ fn cloud() -> Cloud {
 }
 
 pub(crate) async fn one_vm() -> (Cloud, Subject<Machine>) {
-    let cloud = cloud();
-    let subject = machine(&cloud).await;
-    (cloud, subject)
+    with_machine(cloud()).await
 }
 
 pub(crate) async fn one_of_metal() -> (Cloud, Subject<Machine>) {
