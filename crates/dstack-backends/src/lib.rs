@@ -47,6 +47,8 @@ const ALL: &[MakeKind] = &[
     dstack_backend_runpod::kind,
     #[cfg(feature = "seeweb")]
     dstack_backend_seeweb::kind,
+    #[cfg(feature = "sky")]
+    dstack_backend_sky::kind,
     #[cfg(feature = "slurm")]
     dstack_backend_slurm::kind,
     #[cfg(feature = "tensordock")]

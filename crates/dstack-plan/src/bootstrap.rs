@@ -80,7 +80,7 @@ mod tests {
             "ssh-ed25519 BBBB".to_owned(),
         ]);
         let script = bootstrap.script();
-        let (head, _) = script.split_once("# In a shell of its own").unwrap();
+        let (head, _) = script.split_once("# Beside another agent").unwrap();
         let said = run(
             &format!("{head}printf '%s|' \"$keys\" \"$state\" \"$ssh_port\" \"$http_port\" \"$patience\""),
             "/usr/bin:/bin",
@@ -88,6 +88,26 @@ mod tests {
         assert_eq!(
             String::from_utf8(said.stdout).unwrap(),
             "ssh-ed25519 AAAA it's $(touch /tmp/x)\nssh-ed25519 BBBB|/var/lib/dstack|10022|10999|3600|"
+        );
+    }
+
+    #[test]
+    fn beside_another_agent_it_has_other_ports_and_folders() {
+        let script = Bootstrap::new(Vec::new()).script();
+        let (head, _) = script.split_once("# In a shell of its own").unwrap();
+        let shown = |before: &str| {
+            let text =
+                format!("{before}{head}env; printf '%s|' \"$ssh_port\" \"$http_port\" \"$runner_dir\"");
+            String::from_utf8(run(&text, "/usr/bin:/bin").stdout).unwrap()
+        };
+        assert!(shown("").ends_with("10022|10999||"));
+        let beside = shown(
+            "export DSTACK_BOOTSTRAP_SSH_PORT=1 DSTACK_BOOTSTRAP_HTTP_PORT=2 DSTACK_BOOTSTRAP_RUNNER_DIR='/a b'\n",
+        );
+        assert!(beside.ends_with("1|2|/a b|"), "{beside}");
+        assert!(
+            !beside.contains("DSTACK_BOOTSTRAP"),
+            "jobs do not see them: {beside}"
         );
     }
 

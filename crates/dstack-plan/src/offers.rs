@@ -140,13 +140,11 @@ impl Query {
         self.zones.as_deref().unwrap_or_default()
     }
 
-    /// Whether a backend is worth asking. dstack Sky, which speaks for other backends, always is.
+    /// Whether a backend is worth asking. dstack 0.22.5 always asks the `dstack` backend of dstack Sky, whose offers are of other types; that
+    /// of ours offers what other servers have, and one that is not named must not be asked: two servers would ask each other for ever.
     pub fn asks(&self, backend: BackendType) -> bool {
-        let named = self
-            .backends
-            .as_ref()
-            .is_none_or(|backends| backends.contains(&backend));
-        named || backend == BackendType::Dstack
+        let named = self.backends.as_ref();
+        named.is_none_or(|backends| backends.contains(&backend))
     }
 
     /// Whether the offer counts.

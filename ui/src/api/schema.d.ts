@@ -3688,7 +3688,7 @@ export interface components {
         };
         /**
          * DstackConfig
-         * @description The configuration of the backend for dstack Sky.
+         * @description The configuration of the backend for another dstack server, such as dstack Sky.
          */
         "DstackConfig-Input": {
             /**
@@ -3696,12 +3696,18 @@ export interface components {
              * @enum {string}
              */
             type: "dstack";
-            /** @description Backends behind it. */
-            base_backends: string[];
+            /** @description Address of the other server. */
+            url: string;
+            /** @description The project there, in which runs are made. */
+            project: string;
+            /** @description Backends of that project to use; all when unset. */
+            backends?: string[] | null;
+            /** @description How the server authenticates: the token of a user there. */
+            creds: components["schemas"]["ApiTokenCreds-Input"];
         };
         /**
          * DstackConfig
-         * @description The configuration of the backend for dstack Sky.
+         * @description The configuration of the backend for another dstack server, such as dstack Sky.
          */
         "DstackConfig-Output": {
             /**
@@ -3709,8 +3715,14 @@ export interface components {
              * @enum {string}
              */
             type: "dstack";
-            /** @description Backends behind it. */
-            base_backends: string[];
+            /** @description Address of the other server. */
+            url: string;
+            /** @description The project there, in which runs are made. */
+            project: string;
+            /** @description Backends of that project to use; all when unset. */
+            backends: string[] | null;
+            /** @description How the server authenticates: the token of a user there. */
+            creds: components["schemas"]["ApiTokenCreds-Output"];
         };
         /**
          * EntityReference

@@ -21,6 +21,7 @@ mod nebius;
 mod oci;
 mod runpod;
 mod seeweb;
+mod sky;
 mod slurm;
 mod slurm_real;
 mod stored;

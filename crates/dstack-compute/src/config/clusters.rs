@@ -1,4 +1,4 @@
-//! Clusters: Kubernetes and Slurm; and dstack Sky.
+//! Clusters: Kubernetes and Slurm; and other dstack servers.
 
 use dstack_decode::Decode;
 use dstack_decode::schema::{Schema, Schemas, any_of};
@@ -6,7 +6,7 @@ use dstack_decode::{Cx, Value};
 use dstack_model::tag;
 use serde::Serialize;
 
-use super::Credential;
+use super::{ApiTokenCreds, Credential};
 
 tag!(
     /// The value of `type` for [`KubernetesConfig`].
@@ -143,13 +143,20 @@ pub struct SlurmPrivateKey {
     pub content: Credential,
 }
 
-/// The configuration of the backend for dstack Sky.
+// dstack 0.22.5 has no such backend; what it says of dstack Sky's own (`base_backends`) is no configuration.
+/// The configuration of the backend for another dstack server, such as dstack Sky.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DstackConfig {
     /// The type of the backend.
     #[serde(rename = "type")]
     #[decode(default)]
     pub kind: DstackTag,
-    /// Backends behind it.
-    pub base_backends: Vec<String>,
+    /// Address of the other server.
+    pub url: String,
+    /// The project there, in which runs are made.
+    pub project: String,
+    /// Backends of that project to use; all when unset.
+    pub backends: Option<Vec<String>>,
+    /// How the server authenticates: the token of a user there.
+    pub creds: ApiTokenCreds,
 }

@@ -1,3 +1,8 @@
+# Beside another agent, which has the usual ports and folders, whoever starts the script says which are free.
+ssh_port=${DSTACK_BOOTSTRAP_SSH_PORT:-$ssh_port}
+http_port=${DSTACK_BOOTSTRAP_HTTP_PORT:-$http_port}
+runner_dir=${DSTACK_BOOTSTRAP_RUNNER_DIR:-}
+unset DSTACK_BOOTSTRAP_SSH_PORT DSTACK_BOOTSTRAP_HTTP_PORT DSTACK_BOOTSTRAP_RUNNER_DIR
 # In a shell of its own: what the image sets for its programs may keep those of the system from running, and the job has it back.
 bring_up() (
   unset LD_LIBRARY_PATH LD_PRELOAD
@@ -103,5 +108,10 @@ set --
 while IFS= read -r key; do
   [ -z "$key" ] || set -- "$@" --ssh-authorized-key "$key"
 done < "$state/authorized_keys"
-exec "$agent" runner --log-level info start --temp-dir /tmp/runner --http-address localhost --http-port "$http_port" \
+if [ -n "$runner_dir" ]; then
+  set -- --temp-dir "$runner_dir/tmp" --state-dir "$runner_dir/state" "$@"
+else
+  set -- --temp-dir /tmp/runner "$@"
+fi
+exec "$agent" runner --log-level info start --http-address localhost --http-port "$http_port" \
   --ssh-port "$ssh_port" --ssh-host-key "$state/host_key" "$@"

@@ -92,7 +92,9 @@ fn nodes_stay_beside_the_first() {
     let beside = query(json!({"backends": ["aws", "gcp"]})).beside(Some(&master));
     assert!(beside.accept(&offer("aws", "a", 1.0)).is_ok());
     assert!(beside.accept(&offer("gcp", "a", 1.0)).is_err());
-    assert!(!beside.asks(BackendType::Gcp) && beside.asks(BackendType::Dstack));
+    assert!(
+        beside.asks(BackendType::Aws) && !beside.asks(BackendType::Gcp) && !beside.asks(BackendType::Dstack)
+    );
     let elsewhere = query(json!({"regions": ["eu-west-1"]})).beside(Some(&master));
     assert!(elsewhere.accept(&offer("aws", "a", 1.0)).is_err());
     let zone = in_zone_of(offer("aws", "a", 1.0), Some(&master));

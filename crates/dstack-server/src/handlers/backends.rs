@@ -76,9 +76,6 @@ async fn get_yaml(call: Call, _: Nothing) -> Result<BackendConfigYaml> {
 }
 
 async fn delete(call: Call, request: DeleteBackendsRequest) -> Result<()> {
-    if request.backends_names.contains(&BackendType::Dstack) {
-        return Err(ApiError::client("Cannot delete dstack backend"));
-    }
     let (verbs, project) = (&call.state.control.verbs.backends, &call.project()?.row);
     Ok(verbs
         .delete(call.user()?.into(), project, &request.backends_names)

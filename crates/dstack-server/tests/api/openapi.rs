@@ -26,6 +26,13 @@ const DIFFERENT: &[(&str, &str)] = &[
         ".env{}.key",
         "a variable without a value, which only configuration files may have",
     ),
+    (
+        "lacks .base_backends",
+        "what dstack Sky says of its own backend; ours of that type are other servers",
+    ),
+    ("also has .url", "of another server"),
+    ("also has .project", "of another server"),
+    ("also has .backends", "of another server"),
     ("has .explain", "only ours explains plans"),
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),
