@@ -175,19 +175,21 @@ pub(super) async fn contents(
             );
             continue;
         };
-        let what = format!("credentials of {kind}");
-        let auth = keys.moved(plan, &what, row.text("auth"))?;
-        let source_auth = match row.get("source_auth") {
-            Some(auth) => Some(keys.moved(plan, &what, auth)?),
-            None => None,
+        let (config, auth) = keys.backend(plan, kind, row.text("config"), Some(row.text("auth")))?;
+        let (source_config, source_auth) = match row.get("source_config") {
+            Some(config) => {
+                let (config, auth) = keys.backend(plan, kind, config, row.get("source_auth"))?;
+                (Some(config), auth)
+            }
+            None => (None, None),
         };
         let new = NewRow::new("backends", "id")
             .with("id", id)
             .with("project_id", project)
             .with("type", kind.to_string())
-            .with("config", row.text("config"))
-            .with("auth", auth)
-            .maybe("source_config", row.get("source_config"))
+            .with("config", config)
+            .with("auth", auth.unwrap_or_default())
+            .maybe("source_config", source_config)
             .maybe("source_auth", source_auth)
             // They have no time there: the order is what counts.
             .with("created_at", place);

@@ -2,9 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use dstack_compute::config::{BackendConfig, Credential, SplitConfig};
+use dstack_model::backends::BackendType;
 use dstack_store::encryption::{Encryption, RowKeys};
 use dstack_store::legacy::{LegacyDatabase, LegacyRow, NewRow};
 use dstack_units::{ProjectId, Time, UserId};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{ImportError, Report, entities, history};
@@ -132,6 +135,41 @@ impl Keys<'_> {
                 Ok(String::new())
             }
         }
+    }
+
+    /// The configuration of a backend, which members see, and its credentials, as they are stored here. dstack 0.22.5 has those of
+    /// Kubernetes and Slurm in the configuration, in clear text, with credentials that are empty, or none in what was typed. What
+    /// cannot be read stays as it is.
+    pub(super) fn backend(
+        &self,
+        plan: &mut Plan,
+        kind: BackendType,
+        config: &str,
+        auth: Option<&str>,
+    ) -> Result<(String, Option<String>), ImportError> {
+        let opened = match auth.map(|auth| self.old.decrypt(auth)).transpose() {
+            Ok(opened) => opened.map(|auth| auth.expose().to_owned()).unwrap_or_default(),
+            Err(_) => {
+                plan.sealed.push(format!("credentials of {kind}"));
+                return Ok((config.to_owned(), None));
+            }
+        };
+        let stored = SplitConfig {
+            config: config.to_owned(),
+            auth: Credential::new(opened.as_str()),
+        };
+        let (config, auth) = match BackendConfig::join(&stored) {
+            Ok(whole) => {
+                let split = whole.split();
+                (split.config, split.auth)
+            }
+            Err(_) if opened.is_empty() => (
+                json!({"type": kind.as_str()}).to_string(),
+                Credential::new(config),
+            ),
+            Err(_) => (stored.config, stored.auth),
+        };
+        Ok((config, Some(self.sealed(auth.expose())?)))
     }
 
     /// A value that was clear text there.

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use dstack_compute::config::BackendConfig;
+use dstack_control::backends::stored;
 use dstack_server::Settings;
 use dstack_server::access::{Access, FailedLogins, Freshness};
 use dstack_server::import::{ImportError, ImportOptions, Report, import};
@@ -10,6 +12,7 @@ use dstack_store::queries::views::{InstanceFilter, RunFilter};
 use dstack_store::queries::{Page, events, users};
 use dstack_store::{Database, DatabaseOptions, RowKeys, raw};
 use dstack_system::{Clock, Random, SystemClock};
+use serde_json::Value;
 
 use crate::{new_postgres, on_postgres};
 
@@ -209,6 +212,76 @@ async fn users_projects_secrets_and_the_history_of_runs_are_taken_over() {
             .iter()
             .any(|event| event.message == "Secret created" && event.targets[0].entity_type == "secret")
     );
+}
+
+/// As its own code stores them (`stored_0_22_5.py`). That they open and work, the tests of the backends show.
+#[tokio::test]
+async fn backends_of_all_types_are_taken_over() {
+    let all = include_str!("../../../../backends/conformance/tests/data/stored-0.22.5.json");
+    let all: Value = serde_json::from_str(all).unwrap();
+    let mut all = all["configurations"].as_array().unwrap().clone();
+    all.dedup_by_key(|one| one["type"].clone());
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    let both = Both::new().await;
+    let mut script = "DELETE FROM backends;\n".to_owned();
+    for (number, one) in all.iter().enumerate() {
+        let kind = quoted(&text(one, "type").to_uppercase());
+        let config = quoted(&text(one, "config"));
+        let auth = quoted(&format!("enc:identity:noname:{}", text(one, "auth")));
+        // What was typed is the same here.
+        let (source_config, source_auth) = match text(one, "auth").is_empty() {
+            true => (config.clone(), "NULL".to_owned()),
+            false => (config.clone(), auth.clone()),
+        };
+        script.push_str(&format!(
+            "INSERT INTO backends SELECT '5f0d3a5c-0000-4000-8000-{number:012}', id, {kind}, {config}, {auth}, {source_config}, \
+             {source_auth} FROM projects WHERE name = 'team';\n"
+        ));
+    }
+    raw::run_script(&both.from, &script).await.unwrap();
+    let report = both.import(None, false).await.unwrap();
+    assert_eq!(counts(&report, "backends"), (all.len(), all.len()));
+
+    let (database, keys) = (both.database().await, both.encryption());
+    let team = database.projects().by_name("team").await.unwrap().unwrap();
+    let rows = database.backends().list(team.id).await.unwrap();
+    assert_eq!(rows.len(), all.len());
+    for (row, one) in rows.iter().zip(&all) {
+        let kind = text(one, "type");
+        assert_eq!(row.kind, kind);
+        let config = BackendConfig::join(&stored::stored(&keys, row).unwrap()).unwrap();
+        assert_eq!(
+            serde_json::to_value(&config).unwrap(),
+            one["config_info"],
+            "{kind}"
+        );
+        assert_eq!(stored::source(&keys, row).as_ref(), Some(&config), "{kind}");
+        // Also of those whose configuration has all of it there.
+        let shown = format!("{row:?}");
+        assert!(
+            !shown.contains("canary") && !shown.contains("PRIVATE KEY"),
+            "{shown}"
+        );
+    }
+}
+
+/// It is not shown to members, and an update of the backend puts it right.
+#[tokio::test]
+async fn a_configuration_that_cannot_be_read_shows_no_secrets() {
+    let both = Both::new().await;
+    both.change(&[
+        "UPDATE backends SET type = 'KUBERNETES', auth = 'enc:identity:noname:', \
+         config = '{\"type\":\"kubernetes\",\"kubeconfig\":\"canary\"}'",
+    ])
+    .await;
+    both.import(None, false).await.unwrap();
+    let (database, keys) = (both.database().await, both.encryption());
+    let team = database.projects().by_name("team").await.unwrap().unwrap();
+    let row = database.backends().list(team.id).await.unwrap().remove(0);
+    assert_eq!(row.config, r#"{"type":"kubernetes"}"#);
+    let error = BackendConfig::join(&stored::stored(&keys, &row).unwrap()).unwrap_err();
+    assert!(error.contains("kubeconfig"), "{error}");
 }
 
 #[tokio::test]
