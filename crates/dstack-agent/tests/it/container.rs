@@ -338,6 +338,43 @@ async fn a_job_in_a_container_of_a_cloud() {
     );
 }
 
+/// In a run of another server: its agent has the usual ports and folders, and keeps them. Whoever is at the container finds ours by the
+/// usual port of the API all the same.
+#[tokio::test]
+async fn a_job_beside_another_agent() {
+    let before = "mkdir -p /dstack/ssh /tmp/runner && echo theirs > /dstack/ssh/keys && echo theirs > /tmp/runner/job.log\n\
+        nc -l -p 10022 </dev/null & nc -l -p 10999 </dev/null &\n\
+        export DSTACK_BOOTSTRAP_SSH_PORT=10023 DSTACK_BOOTSTRAP_HTTP_PORT=10997 DSTACK_BOOTSTRAP_RUNNER_DIR=/var/lib/dstack-inner";
+    let Some(container) = Running::start(before) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let project = pool(&container.project);
+    let files = AgentFiles {
+        amd64: Some(agent(dir.path())),
+        arm64: None,
+    };
+    let deployer = Deployer::new(project.clone(), files);
+    let mut deployment = container.deployment();
+    deployment.reach.host.port = 10_023;
+    let (reach, _) = bring(&deployer, &deployment).await;
+    let open = RunnerClient::new(project.connector(reach.clone(), RUNNER_HTTP_PORT));
+    let runner = open.with_token(TOKEN.into());
+    submit(&runner, "echo \"hello from $(id -un)\"; env").await;
+    let (output, state, code) = follow(&runner).await;
+    assert_eq!((state, code), (JobState::Done, Some(0)), "{output}");
+    assert!(
+        output.contains("hello from root\n") && !output.contains("DSTACK_BOOTSTRAP"),
+        "{output}"
+    );
+    assert_eq!(
+        container.exec("cat /dstack/ssh/keys /tmp/runner/job.log; ls /tmp/runner; netstat -ltn | grep -c ':10022 \\|:10999 '"),
+        "theirs\ntheirs\njob.log\n2",
+        "{}",
+        container.logs()
+    );
+}
+
 /// The image has no sshd, and a package manager. The container is started again once the runner is there: a new one is waited for,
 /// and the key is the old one.
 #[tokio::test]
