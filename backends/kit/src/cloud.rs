@@ -144,5 +144,6 @@ pub fn env(transport: Arc<dyn Transport>) -> Env {
         transport,
         catalog: Arc::new(Catalog::new(settings)),
         endpoints: HashMap::new(),
+        own_url: None,
     }
 }

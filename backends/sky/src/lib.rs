@@ -2,7 +2,8 @@
 //! project.
 //!
 //! `client` is its API as far as it is used, `errors` what its refusals mean, `requests` what run is asked for, `offers` what can be had,
-//! `runs` is the life of a container there, `place` how its regions are called, and `inventory` finds what was left behind.
+//! `runs` is the life of a container there, `place` how its regions are called, `server` tells whether it is this one, and `inventory` finds
+//! what was left behind.
 
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ mod offers;
 mod place;
 mod requests;
 mod runs;
+mod server;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +31,7 @@ use dstack_model::runs::Requirements;
 use client::Client;
 use errors::not_configured;
 use offers::Kept;
+use server::is_same;
 
 /// The kind of backends that are other dstack servers.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -66,6 +69,12 @@ impl CloudKind for SkyKind {
 
     async fn check(&self, config: DstackConfig) -> Result<DstackConfig, ConfigureError> {
         let client = self.client(&config).map_err(ConfigureError::Invalid)?;
+        if is_same(&config.url, self.env.own_url.as_ref()) {
+            return Err(ConfigureError::Invalid(
+                "url: this is the server itself. Share fleets of its other projects by exports instead"
+                    .to_owned(),
+            ));
+        }
         let failed = |failure| not_configured(&failure, &config.project);
         client.check_user().await.map_err(failed)?;
         client.project().await.map_err(failed)?;

@@ -22,6 +22,8 @@ pub struct Env {
     pub catalog: Arc<Catalog>,
     /// Where APIs are instead of at their vendors, by backend: emulators, proxies of a company.
     pub endpoints: HashMap<BackendType, Url>,
+    /// Where this server is for its users, as far as it knows.
+    pub own_url: Option<Url>,
 }
 
 impl Env {

@@ -30,6 +30,7 @@ fn registry() -> Registry {
         transport: Arc::new(LazyClient::new(ClientOptions::default())),
         catalog: Arc::new(Catalog::new(settings)),
         endpoints: HashMap::new(),
+        own_url: None,
     })
 }
 

@@ -31,6 +31,7 @@ pub(crate) fn install(
         transport: Arc::new(LazyClient::new(ClientOptions::default())),
         catalog: Arc::clone(&catalog),
         endpoints: endpoints(settings)?,
+        own_url: Url::parse(&settings.server_url()).ok(),
     };
     options.registry = dstack_backends::registry(&env);
     Ok(catalog)

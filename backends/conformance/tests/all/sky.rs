@@ -258,6 +258,21 @@ async fn what_is_missing_at_the_other_server_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_is_no_backend_of_itself() {
+    let mut cloud = cloud();
+    for (own, refused) in [
+        ("http://dstack.example:3000", true),
+        ("http://dstack.example:3001", false),
+    ] {
+        let mut env = cloud.env.clone();
+        env.own_url = Some(own.parse().unwrap());
+        cloud.kind = dstack_backend_sky::kind(env);
+        let configured = configured(&cloud).await;
+        assert_eq!(configured.is_err(), refused, "{configured:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_is_asked_for_as_the_job_needs_it() {
     let Played { emulator, cloud } = played(&json!({}));
     let mut subject = wanted(&cloud).await;
