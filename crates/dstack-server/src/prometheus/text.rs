@@ -55,20 +55,10 @@ impl Exposition {
     ) {
         let bucket = format!("{name}_bucket");
         let mut samples = String::new();
-        for (bound, at_most) in buckets {
-            samples.push_str(&sample(
-                &bucket,
-                labels,
-                Some(("le", format!("{bound:?}"))),
-                float(at_most),
-            ));
+        let bounded = buckets.map(|(bound, at_most)| (format!("{bound:?}"), at_most));
+        for (bound, at_most) in bounded.chain([("+Inf".to_owned(), count)]) {
+            samples.push_str(&sample(&bucket, labels, Some(&("le", bound)), float(at_most)));
         }
-        samples.push_str(&sample(
-            &bucket,
-            labels,
-            Some(("le", "+Inf".to_owned())),
-            float(count),
-        ));
         samples.push_str(&sample(&format!("{name}_sum"), labels, None, sum));
         samples.push_str(&sample(&format!("{name}_count"), labels, None, float(count)));
         self.family(name, Kind::Histogram, help)
@@ -113,12 +103,12 @@ pub(super) fn float(count: u64) -> f64 {
 fn sample(
     name: &str,
     labels: &[(&'static str, String)],
-    last: Option<(&'static str, String)>,
+    last: Option<&(&'static str, String)>,
     value: f64,
 ) -> String {
     let labels: Vec<String> = labels
         .iter()
-        .chain(&last)
+        .chain(last)
         .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
         .collect();
     format!("{name}{{{}}} {value:?}\n", labels.join(","))
