@@ -34,6 +34,8 @@ pub(crate) struct Client {
 /// What a project has.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Project {
+    /// As the server writes it: not all of its routes find a project whatever the case of its letters.
+    pub(crate) project_name: String,
     #[serde(default)]
     pub(crate) backends: Vec<BackendOfProject>,
 }
@@ -67,12 +69,10 @@ pub(crate) struct FleetConfiguration {
     pub(crate) ssh_config: Option<IgnoredAny>,
 }
 
-/// A run.
+/// A run, as far as its life is followed.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Run {
     pub(crate) id: String,
-    #[serde(default)]
-    submitted_at: String,
     /// `pending`, `submitted`, `provisioning`, `running`, `terminating`, `terminated`, `failed`, `done`.
     #[serde(default)]
     pub(crate) status: String,
@@ -149,6 +149,11 @@ pub(crate) struct Failure {
 
 type Answer<T> = Result<T, Failure>;
 
+/// One of a list. One that cannot be read hides no other.
+fn entry<T: DeserializeOwned>(value: Value) -> Option<T> {
+    serde_json::from_value(value).ok()
+}
+
 impl Client {
     /// A client of the server at this URL.
     pub(crate) fn new(env: &Env, url: &str, project: &str, token: &str) -> Result<Self, String> {
@@ -198,7 +203,8 @@ impl Client {
     /// Fleets in which runs of the project may be, with those of other projects that it has imported.
     pub(crate) async fn fleets(&self) -> Answer<Vec<Fleet>> {
         let body = json!({"include_imported": true});
-        self.call(&self.in_project("fleets/list"), &body, true).await
+        let fleets: Vec<Value> = self.call(&self.in_project("fleets/list"), &body, true).await?;
+        Ok(fleets.into_iter().filter_map(entry).collect())
     }
 
     /// Offers for a run, each as the server has it.
@@ -241,9 +247,33 @@ impl Client {
         }
     }
 
-    /// All runs of the project that are not deleted, those of other users too; only those that are not finished.
-    pub(crate) async fn runs(&self, only_active: bool) -> Answer<Vec<Run>> {
+    /// All runs of the project that are not finished, those of other users too.
+    ///
+    /// # Errors
+    /// Also where they are more than 10,000.
+    pub(crate) async fn active_runs(&self) -> Answer<Vec<Run>> {
+        match self.runs(true).await? {
+            (runs, true) => Ok(runs),
+            (_, false) => Err(Failure {
+                error: ApiError::Malformed {
+                    api: self.project.clone(),
+                    details: format!("the list of runs has no end within {MOST_PAGES} pages"),
+                },
+                code: None,
+            }),
+        }
+    }
+
+    /// Runs of the project that are not deleted, finished or not, those of other users too: of the 10,000 that were submitted last, deleted
+    /// ones among them.
+    pub(crate) async fn latest_runs(&self) -> Answer<Vec<Run>> {
+        self.runs(false).await.map(|(runs, _)| runs)
+    }
+
+    /// Runs that are not deleted, and whether these are all.
+    async fn runs(&self, only_active: bool) -> Answer<(Vec<Run>, bool)> {
         let mut runs: Vec<Run> = Vec::new();
+        let mut last: Option<Value> = None;
         for _ in 0..MOST_PAGES {
             let mut body = json!({
                 "project_name": self.project,
@@ -251,25 +281,20 @@ impl Client {
                 "job_submissions_limit": 1,
                 "limit": PAGE,
             });
-            if let (Some(last), Some(body)) = (runs.last(), body.as_object_mut()) {
-                body.insert("prev_submitted_at".to_owned(), json!(last.submitted_at));
-                body.insert("prev_run_id".to_owned(), json!(last.id));
+            if let (Some(last), Some(body)) = (&last, body.as_object_mut()) {
+                body.insert("prev_submitted_at".to_owned(), last["submitted_at"].clone());
+                body.insert("prev_run_id".to_owned(), last["id"].clone());
             }
-            let page: Vec<Run> = self.call("api/runs/list", &body, true).await?;
-            let is_last = page.len() < PAGE;
-            runs.extend(page);
-            if is_last {
-                runs.retain(|run| !run.deleted);
-                return Ok(runs);
+            let page: Vec<Value> = self.call("api/runs/list", &body, true).await?;
+            // Servers leave out what they cannot read: only an empty page is the last for certain.
+            match page.last() {
+                Some(entry) => last = Some(entry.clone()),
+                None => return Ok((runs, true)),
             }
+            let read = page.into_iter().filter_map(entry::<Run>);
+            runs.extend(read.filter(|run| !run.deleted));
         }
-        Err(Failure {
-            error: ApiError::Malformed {
-                api: self.project.clone(),
-                details: format!("the list of runs has no end within {MOST_PAGES} pages"),
-            },
-            code: None,
-        })
+        Ok((runs, false))
     }
 
     /// Unknown and finished runs are none that have to be stopped.
@@ -299,10 +324,9 @@ impl Failure {
             return Self { error, code: None };
         };
         let said = Said::read(&body);
+        // What is at an address that a user has named is not shown unless it speaks as a dstack server does.
         let (body, code) = match said {
-            Some(said) => (said.texts.join("; "), said.code),
-            // A page of a proxy, which does not know what was sent.
-            None if serde_json::from_str::<Value>(&body).is_err() => (body, None),
+            Some(said) => (dstack_backend::one_line(&said.texts.join("; ")), said.code),
             None => (String::new(), None),
         };
         let error = ApiError::Status {
@@ -323,6 +347,11 @@ impl Failure {
     /// Whether there is no such project, or this user may not know of it.
     pub(crate) fn is_of_project(&self) -> bool {
         self.error.status() == Some(StatusCode::NOT_FOUND) && self.error.body() == "Not found"
+    }
+
+    /// Whether the user of the token may not do this in the project.
+    pub(crate) fn is_of_rights(&self) -> bool {
+        self.error.status() == Some(StatusCode::FORBIDDEN) && self.error.body() == "Access denied"
     }
 
     /// Whether the server is older than the requests.
@@ -406,7 +435,7 @@ mod tests {
                 None,
             ),
             (r#"{"password": "secret"}"#, "", None),
-            ("Bad Gateway", "Bad Gateway", None),
+            ("Bad Gateway", "", None),
         ] {
             let failure = failure(400, body);
             assert_eq!(

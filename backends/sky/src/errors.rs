@@ -28,6 +28,11 @@ pub(crate) fn not_configured(failure: &Failure, project: &str) -> ConfigureError
             "project: the server at `url` has no project {project}. Name one of which the user of the token is a member"
         ));
     }
+    if failure.is_of_rights() {
+        return ConfigureError::Invalid(format!(
+            "project: the user of the token is no member of the project {project} at `url`"
+        ));
+    }
     if failure.is_of_version() {
         return ConfigureError::Invalid(format!(
             "url: the server there is too old: {}. It has to be of version 0.22 or later",

@@ -9,7 +9,7 @@ use crate::place::Place;
 
 impl Sky {
     pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
-        let runs = told(self.client.runs(false).await)?;
+        let runs = told(self.client.latest_runs().await)?;
         Ok(runs.into_iter().filter_map(owned).collect())
     }
 

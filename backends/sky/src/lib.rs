@@ -2,13 +2,14 @@
 //! project.
 //!
 //! `client` is its API as far as it is used, `errors` what its refusals mean, `requests` what run is asked for, `offers` what can be had,
-//! `runs` is the life of a container there, `place` how its regions are called, `server` tells whether it is this one, and `inventory` finds
+//! `runs` is the life of a container there, `place` how its regions are called, `home` where a run is, `server` tells whether it is this one, and `inventory` finds
 //! what was left behind.
 
 #![warn(missing_docs)]
 
 mod client;
 mod errors;
+mod home;
 mod inventory;
 mod offers;
 mod place;
@@ -30,6 +31,7 @@ use dstack_model::runs::Requirements;
 
 use client::Client;
 use errors::not_configured;
+use home::Home;
 use offers::Kept;
 use server::is_same;
 
@@ -77,7 +79,7 @@ impl CloudKind for SkyKind {
         }
         let failed = |failure| not_configured(&failure, &config.project);
         client.check_user().await.map_err(failed)?;
-        client.project().await.map_err(failed)?;
+        let project = client.project().await.map_err(failed)?.project_name;
         let fleets = client.fleets().await.map_err(failed)?;
         if fleets.is_empty() {
             return Err(ConfigureError::Invalid(format!(
@@ -85,12 +87,13 @@ impl CloudKind for SkyKind {
                 config.project
             )));
         }
-        Ok(config)
+        Ok(DstackConfig { project, ..config })
     }
 
     fn open(kind: Kind<Self>, config: DstackConfig) -> Result<Arc<dyn Backend>, String> {
         Ok(Arc::new(Sky {
             client: kind.client(&config)?,
+            home: Home::new(&config.url, &config.project),
             backends: config.backends.filter(|backends| !backends.is_empty()),
             offers: Mutex::default(),
             kind,
@@ -103,6 +106,8 @@ impl CloudKind for SkyKind {
 struct Sky {
     kind: Kind<SkyKind>,
     client: Client,
+    /// Where runs are made.
+    home: Home,
     /// Backends of the other server; `None`: all.
     backends: Option<Vec<String>>,
     offers: Mutex<Kept>,

@@ -58,7 +58,8 @@ pub(crate) fn run_spec(want: &ContainerRequest, name: &str) -> Result<Value, Com
 fn optional(want: &ContainerRequest) -> Map<String, Value> {
     let mut fields = Map::new();
     if let Some(login) = &want.workload.registry {
-        let login = json!({"username": login.username, "password": login.password.expose()});
+        let login =
+            json!({"username": literal(&login.username), "password": literal(login.password.expose())});
         fields.insert("registry_auth".to_owned(), login);
     }
     // Hosts of SSH fleets cost nothing, which is no price that can be asked for.
@@ -73,6 +74,12 @@ fn optional(want: &ContainerRequest) -> Map<String, Value> {
         fields.insert("volumes".to_owned(), json!(folders));
     }
     fields
+}
+
+/// A text that the other server reads as it is. It would put secrets of its project in the place of `${{ secrets.NAME }}`, and send them to a
+/// registry that a user here has chosen.
+fn literal(text: &str) -> String {
+    text.replace('$', "$$")
 }
 
 /// The script, beside the other server's agent, which is in the same container and has the usual ports and folders.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, listed_signs};
+use dstack_backend::{Made, listed_signs, one_line};
 use dstack_compute::{
     Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
 };
@@ -19,6 +19,7 @@ use http::StatusCode;
 use crate::Sky;
 use crate::client::{Failure, Instance, Run};
 use crate::errors::{ended, told};
+use crate::home::Home;
 use crate::requests::{SSH_PORT, run_spec};
 
 /// Longest name of a run.
@@ -41,6 +42,7 @@ impl Lifecycle<Container> for Sky {
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
         let name = want.marks.name(NAME_LENGTH);
         let spec = run_spec(want, &name)?;
+        self.note_home(call).await?;
         let create = async || {
             let run = match self.client.apply(&spec).await {
                 Err(failure) => self.made_before(&name, failure).await?,
@@ -71,7 +73,7 @@ impl Lifecycle<Container> for Sky {
             return Err(ended(reason(&run), why(&run)));
         }
         Ok(match reached(&run).map_err(ComputeError::Broken)? {
-            Some(reached) => Step::Ready(place(&want.offer, run.id, reached)),
+            Some(reached) => Step::Ready(self.place(&want.offer, run.id, reached)),
             None => waiting(format!("the run there is {}", state(&run))),
         })
     }
@@ -80,10 +82,15 @@ impl Lifecycle<Container> for Sky {
         &self,
         known: &[Known<Container>],
     ) -> Result<Vec<Option<Sign<JobProvisioningData>>>, ComputeError> {
-        let listed = told(self.client.runs(true).await)?;
+        let listed = told(self.client.active_runs().await)?;
         let listed: HashMap<&str, &Run> = listed.iter().map(|run| (run.id.as_str(), run)).collect();
-        let placed: Vec<&JobProvisioningData> =
-            known.iter().filter_map(|known| known.place.as_ref()).collect();
+        // Of what is elsewhere nothing is known.
+        let is_here = |place: &&JobProvisioningData| Home::of(place).is_none_or(|home| home == self.home);
+        let here = |known: &Known<Container>| known.place.as_ref().filter(is_here).is_some();
+        let placed: Vec<&JobProvisioningData> = known
+            .iter()
+            .filter_map(|known| known.place.as_ref().filter(is_here))
+            .collect();
         let mut signs = listed_signs(
             placed,
             |place| listed.get(place.instance_id.as_str()).map(|run| (*run).clone()),
@@ -92,9 +99,9 @@ impl Lifecycle<Container> for Sky {
         )
         .await
         .into_iter();
-        let told = known.iter().map(|known| match known.place {
-            Some(_) => signs.next().flatten(),
-            None => None,
+        let told = known.iter().map(|known| match here(known) {
+            true => signs.next().flatten(),
+            false => None,
         });
         Ok(told.collect())
     }
@@ -102,13 +109,18 @@ impl Lifecycle<Container> for Sky {
     async fn remove(&self, known: &Known<Container>, call: &Call<'_>) -> Result<Removal, ComputeError> {
         let name = known.marks.name(NAME_LENGTH);
         let place = known.place.as_ref();
+        self.check_home(place, call)?;
         let noted = place.map(|place| Made::long_ago(place.instance_id.clone()));
         let find = async || {
             let found = told(self.client.run_named(&name).await)?;
             Ok(found.map(|run| Made::now(run.id, call)))
         };
         let delete = async |made: Made| Ok(made.removal(call, self.remove_run(&name).await?, INTERVAL));
-        call.unmake(RUN, noted, LISTED_WITHIN, find, delete).await
+        let removal = call.unmake(RUN, noted, LISTED_WITHIN, find, delete).await?;
+        if removal == Removal::Gone {
+            self.forget_home(call).await?;
+        }
+        Ok(removal)
     }
 }
 
@@ -124,6 +136,35 @@ impl Sky {
             Ok(_) => error,
             // It may be there.
             Err(_) => Err(ComputeError::Unclear(failure.error.to_string())),
+        }
+    }
+
+    fn place(
+        &self,
+        offer: &InstanceOfferWithAvailability,
+        id: String,
+        reached: Reached,
+    ) -> JobProvisioningData {
+        let (hostname, port, proxy) = reached;
+        JobProvisioningData {
+            backend: offer.backend,
+            base_backend: None,
+            instance_type: (*offer.instance).clone(),
+            instance_id: id,
+            hostname: Some(hostname),
+            internal_ip: None,
+            public_ip_enabled: true,
+            instance_network: None,
+            region: offer.region.to_string(),
+            availability_zone: None,
+            reservation: None,
+            price: offer.price,
+            username: USER.to_owned(),
+            ssh_port: Some(port),
+            dockerized: false,
+            ssh_proxy: Some(proxy),
+            backend_data: self.home.backend_data(),
+            gpu_driver: None,
         }
     }
 
@@ -156,9 +197,9 @@ fn is_ending(run: &Run) -> bool {
 }
 
 /// What a run is at, for people.
-fn state(run: &Run) -> &str {
+fn state(run: &Run) -> String {
     let message = run.status_message.as_deref();
-    message.filter(|text| !text.is_empty()).unwrap_or(&run.status)
+    one_line(message.filter(|text| !text.is_empty()).unwrap_or(&run.status))
 }
 
 /// Why the job of a run is over, or else the run.
@@ -171,14 +212,14 @@ fn reason(run: &Run) -> Option<&str> {
 fn why(run: &Run) -> String {
     let said = run.latest_job_submission.as_ref();
     let said = said.and_then(|job| job.termination_reason_message.as_deref());
-    let mut text = format!("the run of the other server is {}", run.status);
+    let mut text = format!("the run of the other server is {}", one_line(&run.status));
     if let Some(reason) = reason(run) {
         text.push_str(": ");
-        text.push_str(reason);
+        text.push_str(&one_line(reason));
     }
     if let Some(said) = said {
         text.push_str(", ");
-        text.push_str(&dstack_backend::one_line(said));
+        text.push_str(&one_line(said));
     }
     text
 }
@@ -204,6 +245,11 @@ fn reached(run: &Run) -> Result<Option<Reached>, String> {
     let Some(hostname) = instance.hostname.clone() else {
         return Ok(None);
     };
+    let proxy = instance.ssh_proxy.as_ref();
+    check_address(&hostname, &instance.username, instance.ssh_port)?;
+    if let Some(proxy) = proxy {
+        check_address(&proxy.hostname, &proxy.username, Some(proxy.port))?;
+    }
     let port = i64::from(SSH_PORT);
     let itself = || SshConnectionParams {
         hostname: hostname.clone(),
@@ -220,12 +266,30 @@ fn reached(run: &Run) -> Result<Option<Reached>, String> {
         // Its container has the network of the instance.
         return Ok(Some((here, port, itself())));
     }
-    Ok(Some(match &instance.ssh_proxy {
+    Ok(Some(match proxy {
         // In the network of that, as the SSH server of the other server's agent.
         Some(proxy) => (hostname, port, proxy.clone()),
         // Through the SSH server of the other server's agent, which is in the same container.
         None => (here, port, itself()),
     }))
+}
+
+/// It gets into the SSH configurations of users.
+fn check_address(hostname: &str, username: &str, port: Option<i64>) -> Result<(), String> {
+    let is_of = |text: &str, others: &[u8]| {
+        !text.is_empty()
+            && !text.starts_with('-')
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
+    };
+    let is_port = port.is_none_or(|port| (1..=65535).contains(&port));
+    match is_of(hostname, b".:-_") && is_of(username, b".-_") && is_port {
+        true => Ok(()),
+        false => {
+            Err("the other server says in a form that is not understood how the run is reached".to_owned())
+        }
+    }
 }
 
 /// Whether the container of a machine can be.
@@ -270,30 +334,6 @@ fn sign(place: &JobProvisioningData, run: Option<&Run>) -> Sign<JobProvisioningD
             })
         }
         _ => Sign::Well,
-    }
-}
-
-fn place(offer: &InstanceOfferWithAvailability, id: String, reached: Reached) -> JobProvisioningData {
-    let (hostname, port, proxy) = reached;
-    JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
-        dockerized: false,
-        ssh_proxy: Some(proxy),
-        backend_data: None,
-        gpu_driver: None,
     }
 }
 

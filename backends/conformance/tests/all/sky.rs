@@ -2,11 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, reference_python,
-    run, served,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, container,
+    reference_python, run, served,
 };
-use dstack_compute::config::BackendConfig;
-use dstack_compute::{ComputeError, ConfigureError, Container, MountedFolder, Sign};
+use dstack_compute::{ComputeError, ConfigureError, Container, MountedFolder, RegistryLogin, Sign};
 use dstack_emulator_sky::Sky;
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -98,7 +97,7 @@ const URL: &str = "http://dstack.example:3000/";
 
 fn played(more: &Value) -> Played {
     let config = |token: &str| {
-        let mut config = json!({"type": "dstack", "url": URL, "project": "Research",
+        let mut config = json!({"type": "dstack", "url": URL, "project": "research",
             "creds": {"type": "api_token", "api_token": token}});
         config
             .as_object_mut()
@@ -226,8 +225,46 @@ async fn offers_are_asked_for_once_in_a_while_for_each_requirement() {
 }
 
 async fn configured(cloud: &Cloud) -> Result<(), ConfigureError> {
-    let config = BackendConfig::read(&cloud.config).unwrap();
-    cloud.kind.configure("main", &config).await.map(drop)
+    cloud.configure(&cloud.config).await.map(drop)
+}
+
+/// Not all routes find a project whatever the case of its letters.
+#[tokio::test(start_paused = true)]
+async fn the_project_is_stored_as_the_other_server_writes_it() {
+    let cloud = played(&json!({"project": "Research"})).cloud;
+    let stored = cloud.configure(&cloud.config).await.unwrap();
+    assert_eq!(stored["project"], "research");
+}
+
+/// What runs in a project that is not configured any more goes on, and is not taken for gone.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_looked_for_where_it_was_made() {
+    let Played { emulator, mut cloud } = played(&json!({}));
+    let subject = wanted(&cloud).await;
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let known = subject.known(Some(place));
+    for (url, project) in [
+        ("http://dstack.example:3000/", "main"),
+        ("http://other.example/", "research"),
+    ] {
+        let before = cloud.config.clone();
+        cloud.config["url"] = url.into();
+        cloud.config["project"] = project.into();
+        assert_eq!(subject.sign(&*cloud.open(), &known).await, None);
+        let error = Notes::default()
+            .remove(&cloud, &subject, known.place.clone())
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, ComputeError::Configuration(text) if text.contains("research at http://dstack.example:3000")),
+            "{error:?}"
+        );
+        cloud.config = before;
+    }
+    assert_eq!(emulator.ledger().alive().len(), 1);
+    assert_eq!(subject.sign(&*cloud.open(), &known).await, Some(Sign::Well));
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -285,6 +322,10 @@ async fn a_run_is_asked_for_as_the_job_needs_it() {
         path: "/data".to_owned(),
         optional: true,
     }];
+    workload.registry = Some(RegistryLogin {
+        username: "${{ secrets.user }}".to_owned(),
+        password: "a$b$$c".to_owned().into(),
+    });
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let applied = &emulator.applied()[0];
     assert_eq!(applied["ssh_key_pub"], "ssh-ed25519 AAAA");
@@ -299,6 +340,11 @@ async fn a_run_is_asked_for_as_the_job_needs_it() {
         ("max_duration", json!("off")),
         ("privileged", json!(true)),
         ("user", json!("root")),
+        (
+            // The other server takes two dollar signs for one, and puts no secret of its own there.
+            "registry_auth",
+            json!({"username": "$${{ secrets.user }}", "password": "a$$b$$$$c"}),
+        ),
         ("image", json!(subject.want.workload.image)),
         (
             "volumes",

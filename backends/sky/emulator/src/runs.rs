@@ -184,14 +184,13 @@ impl Sky {
     /// Newest first.
     pub(crate) fn list_runs(&self, asked: &Value) -> Value {
         let mut runs: Vec<Run> = self.lock().runs.clone();
-        runs.retain(|run| {
-            run.is_listed()
-                && !(asked["only_active"] == true && (run.deleted || run.is_finished(self.0.pace)))
-        });
         runs.sort_by(|a, b| b.made_at.cmp(&a.made_at).then_with(|| a.id.cmp(&b.id)));
         let after = asked["prev_run_id"].as_str();
         let position = after.and_then(|id| runs.iter().position(|run| run.id == id));
-        let page = runs.iter().skip(position.map_or(0, |at| at + 1));
+        let page = runs.iter().skip(position.map_or(0, |at| at + 1)).filter(|run| {
+            run.is_listed()
+                && !(asked["only_active"] == true && (run.deleted || run.is_finished(self.0.pace)))
+        });
         let limit = usize::try_from(asked["limit"].as_u64().unwrap_or(100)).unwrap();
         json!(page.take(limit).map(|run| self.run_json(run)).collect::<Vec<_>>())
     }
