@@ -189,8 +189,10 @@ impl Accounting for StatsRegistry {
     fn used(&self, service: &Service, usage: TokenUsage) {
         let stats = self.of(service.run_id);
         let mut counts = stats.counts.lock();
-        counts.tokens.prompt += usage.prompt;
-        counts.tokens.completion += usage.completion;
+        // What a model says may be anything.
+        let TokenUsage { prompt, completion } = &mut counts.tokens;
+        *prompt = prompt.saturating_add(usage.prompt);
+        *completion = completion.saturating_add(usage.completion);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests to services: those that came through this server, and those that gateways have counted. dstack 0.22.5 has no such metrics.
 
-use dstack_proxy::stats::{Histogram, Snapshot};
+use dstack_proxy::stats::{BUCKETS, Histogram, Snapshot};
 use dstack_units::RunId;
 
 use super::text::{Exposition, Kind, float};
@@ -72,8 +72,18 @@ fn counted_here(project: &str, name: &str, run: RunId, snapshot: &Snapshot) -> C
 
 fn counted_at_gateway(service: CountedService) -> Counted {
     let counts = service.counts;
+    // What a gateway says may be anything: only bounds that there are.
     let times = |times: dstack_agent_api::gateway::Times| Times {
-        buckets: times.buckets,
+        buckets: BUCKETS
+            .iter()
+            .filter_map(|bound| {
+                times
+                    .buckets
+                    .iter()
+                    .find(|(told, _)| told.total_cmp(bound).is_eq())
+                    .copied()
+            })
+            .collect(),
         count: times.count,
         sum: times.sum,
     };

@@ -170,7 +170,8 @@ impl ServiceRoutes {
     async fn sweep(&self) -> Result<(), StoreError> {
         let stored = self.0.database.services().runs().await?;
         let routed: Vec<RunId> = self.routes().all().map(|service| service.run_id).collect();
-        let runs: BTreeSet<RunId> = stored.into_iter().chain(routed).collect();
+        let told = self.0.routers.runs();
+        let runs: BTreeSet<RunId> = stored.into_iter().chain(routed).chain(told).collect();
         for run in runs {
             self.want(run, false);
         }

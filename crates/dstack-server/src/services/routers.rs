@@ -92,6 +92,11 @@ impl Routers {
         }
     }
 
+    /// The runs whose routers are told of their workers.
+    pub(super) fn runs(&self) -> Vec<RunId> {
+        self.links.lock().keys().copied().collect()
+    }
+
     /// A job of the run was written.
     pub(super) fn changed(&self, run: RunId) {
         if let Some(link) = self.links.lock().get(&run) {

@@ -257,7 +257,24 @@ impl Routed {
     }
 
     async fn until_why(&self, job: JobId, text: &str) {
-        let told = async || matches!(self.standing(job), Worker::Missing(Some(why)) if why.contains(text));
+        self.until_told(job, text, |standing| matches!(standing, Worker::Missing(_)))
+            .await;
+    }
+
+    /// What is something else than a worker holds nothing up.
+    async fn until_given_up(&self, job: JobId, text: &str) {
+        self.until_told(job, text, |standing| matches!(standing, Worker::Unknown(_)))
+            .await;
+    }
+
+    async fn until_told(&self, job: JobId, text: &str, is_so: impl Fn(&Worker) -> bool) {
+        let told = async || {
+            let standing = self.standing(job);
+            let (Worker::Missing(Some(why)) | Worker::Unknown(Some(why))) = &standing else {
+                return false;
+            };
+            is_so(&standing) && why.contains(text)
+        };
         until(&format!("{text} is told: {:?}", self.standing(job)), told).await;
         assert!(self.observed.changed.lock().unwrap().contains(&job));
     }
@@ -516,7 +533,9 @@ async fn what_keeps_a_replica_from_being_a_worker_is_told() {
     service
         .until_why(service.job(2), "401 Unauthorized: it must not ask for an API key")
         .await;
-    service.until_why(service.job(3), "it is vLLM over HTTP").await;
+    service
+        .until_given_up(service.job(3), "it is vLLM over HTTP")
+        .await;
     assert_eq!(service.smg().called("add"), [] as [Value; 0]);
     let ready = sglang(json!({})).lock().unwrap()["/server_info"].clone();
     starting.lock().unwrap().insert("/server_info", ready);

@@ -207,8 +207,12 @@ impl Link {
                 return None;
             }
         };
+        let mut seen = HashSet::new();
         let known = told.into_iter().filter_map(|counts| {
             let run = RunId::from(Uuid::parse_str(&counts.id).ok()?);
+            if !seen.insert(run) {
+                return None;
+            }
             // Whose they are is not the gateway's to say.
             let listed = &expected.services.get(&run)?.listed;
             Some(CountedService {

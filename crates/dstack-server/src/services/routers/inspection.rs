@@ -21,18 +21,28 @@ pub(super) const MAX_ANSWER_BYTES: usize = 256 * 1024;
 /// Why a replica is no worker in one of the ways in which it can be one.
 #[derive(Debug, Clone)]
 pub(super) struct NotYet {
-    why: String,
+    pub(super) why: String,
     /// It answers in this way. Else it may be still starting, or one in another way.
     answers: bool,
+    /// It is something else, and stays so.
+    pub(super) is_final: bool,
 }
 
 impl NotYet {
     pub(super) const fn known(why: String) -> Self {
-        Self { why, answers: true }
+        Self {
+            why,
+            answers: true,
+            is_final: false,
+        }
     }
 
     pub(super) const fn expected(why: String) -> Self {
-        Self { why, answers: false }
+        Self {
+            why,
+            answers: false,
+            is_final: false,
+        }
     }
 }
 
@@ -40,7 +50,7 @@ impl NotYet {
 ///
 /// # Errors
 /// It does not answer yet, or is no worker that a router can use: why, for people.
-pub(super) async fn inspect(replica: &dyn Connector, address: &str) -> Result<Worker, String> {
+pub(super) async fn inspect(replica: &dyn Connector, address: &str) -> Result<Worker, NotYet> {
     let ways = [
         over_http(replica, address).boxed(),
         grpc::sglang(replica, address).boxed(),
@@ -59,10 +69,8 @@ pub(super) async fn inspect(replica: &dyn Connector, address: &str) -> Result<Wo
     }
     let mut told = failures.values();
     let known = told.clone().find(|failure| failure.answers);
-    Err(known
-        .or_else(|| told.next())
-        .map(|failure| failure.why.clone())
-        .unwrap_or_default())
+    let failure = known.or_else(|| told.next()).cloned();
+    Err(failure.unwrap_or_else(|| NotYet::expected(String::new())))
 }
 
 async fn over_http(replica: &dyn Connector, address: &str) -> Result<Worker, NotYet> {
@@ -74,6 +82,10 @@ async fn over_http(replica: &dyn Connector, address: &str) -> Result<Worker, Not
     };
     runtime_over_http(&models).map_err(|unfit| match unfit {
         Unfit::Unreadable { .. } => NotYet::expected(unfit.to_string()),
+        Unfit::VllmOverHttp | Unfit::UnknownRuntime(_) => NotYet {
+            is_final: true,
+            ..NotYet::known(unfit.to_string())
+        },
         _ => NotYet::known(unfit.to_string()),
     })?;
     let mut path = "/server_info";

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::expected::{self, Expected, Replica};
+use super::inspection::NotYet;
 use super::{Routers, calls, inspection};
 
 /// What a router has is compared so often with what it should have: it may have been started anew, and forgotten all (dstack 0.22.5's).
@@ -30,6 +31,13 @@ const READ_INTERVAL: Duration = Duration::from_secs(30);
 const INSPECTION_INTERVAL: Duration = Duration::from_secs(5);
 /// A router that says nothing for so long holds up no update of its service.
 const SILENT_AFTER: Duration = Duration::from_secs(120);
+/// A replica that is no worker for so long holds up no update of its service either (as long as dstack 0.22.5 waits for a router of Dynamo).
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(30 * 60);
+/// What keeps a replica from being a worker is told anew so often: routers and replicas put it in words of their own, which may differ each
+/// time.
+const REASON_INTERVAL: Duration = Duration::from_secs(5);
+/// Most that is told to routers before they are asked again what they have.
+const MOST_CALLS: usize = 64;
 /// Routers that are called, and replicas that are asked, at a time (dstack 0.22.5's).
 const AT_ONCE: usize = 8;
 
@@ -61,8 +69,18 @@ struct State {
     asked: HashSet<JobId>,
     /// What came of that.
     answers: HashMap<JobId, Answer>,
+    /// Jobs that are something else than workers, and stay so.
+    others: HashSet<JobId>,
     /// What was told of each job to whoever acts on it.
-    told: BTreeMap<JobId, Worker>,
+    told: BTreeMap<JobId, Told>,
+}
+
+#[derive(Debug, Clone)]
+struct Told {
+    standing: Worker,
+    at: Instant,
+    /// When the job was first among those that are to be workers.
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -78,12 +96,27 @@ impl State {
         all.filter_map(|worker| worker.job).collect()
     }
 
+    /// The jobs that each router has as workers.
+    fn had_by_all(&self) -> BTreeSet<JobId> {
+        let mut had = self.jobs();
+        had.retain(|job| {
+            let has = |listed: &Vec<Listed>| listed.iter().any(|worker| worker.job == Some(*job));
+            self.listed.values().all(has)
+        });
+        had
+    }
+
     /// What is known of these replicas now.
     fn standings(&self, expected: &Expected) -> BTreeMap<JobId, Worker> {
         let wanted = expected.wanted();
         let listed = self.listed.values();
         let added: BTreeSet<JobId> = listed.flat_map(|listed| steps(listed, &wanted).has).collect();
         let is_silent = Instant::now() >= self.heard_at + SILENT_AFTER;
+        let is_given_up = |worker: &Replica| {
+            let known = self.told.get(&worker.job);
+            let is_late = known.is_some_and(|told| Instant::now() >= told.since + GIVEN_UP_AFTER);
+            is_late || worker.address.is_none() || self.others.contains(&worker.job)
+        };
         let standing = |worker: &Replica| {
             let no_address = || "its instance has no address by which the router could reach it".to_owned();
             let own = || match worker.address {
@@ -93,6 +126,7 @@ impl State {
             let standing = match added.contains(&worker.job) {
                 true => Worker::Added,
                 false if is_silent => Worker::Unknown(self.router_trouble.clone()),
+                false if is_given_up(worker) => Worker::Unknown(own()),
                 false => Worker::Missing(self.router_trouble.clone().or_else(own)),
             };
             (worker.job, standing)
@@ -116,6 +150,7 @@ impl Link {
                 trouble: BTreeMap::new(),
                 asked: HashSet::new(),
                 answers: HashMap::new(),
+                others: HashSet::new(),
                 told: BTreeMap::new(),
             }),
         }
@@ -149,7 +184,7 @@ impl Link {
     /// What the router has of the job, as it was last compared.
     pub(super) fn worker(&self, job: JobId) -> Worker {
         let told = self.state.lock().told.get(&job).cloned();
-        told.unwrap_or(Worker::Unasked)
+        told.map_or(Worker::Unasked, |told| told.standing)
     }
 }
 
@@ -209,10 +244,10 @@ async fn compare(
     Ok(told)
 }
 
-/// What a router says that it has.
-type Told = (JobId, Result<Vec<Listed>, String>);
+/// What a replica of a router says that it has.
+type Said = (JobId, Result<Vec<Listed>, String>);
 
-async fn list(all: &[Replica]) -> Vec<Told> {
+async fn list(all: &[Replica]) -> Vec<Said> {
     let asked = all.iter().cloned().map(|router| async move {
         let answer = calls::list(router.connector.as_ref()).await;
         (router.job, answer)
@@ -220,7 +255,7 @@ async fn list(all: &[Replica]) -> Vec<Told> {
     stream::iter(asked).buffer_unordered(AT_ONCE).collect().await
 }
 
-fn differs(expected: &Expected, answers: &[Told]) -> bool {
+fn differs(expected: &Expected, answers: &[Said]) -> bool {
     let wanted = expected.wanted();
     let mut listed = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     listed.any(|listed| {
@@ -265,6 +300,7 @@ async fn follow_up(link: &Arc<Link>, expected: &Expected) -> bool {
         }
     }
     let is_told = !calls.is_empty();
+    calls.truncate(MOST_CALLS);
     let carried_out = stream::iter(calls).map(|(router, call)| carry_out(link, router, call));
     carried_out.buffer_unordered(AT_ONCE).collect::<()>().await;
     is_told
@@ -281,8 +317,11 @@ async fn carry_out(link: &Link, router: Replica, call: Call) {
         Call::Add(job, worker) => {
             let url = worker.url.clone();
             let answer = calls::add(router.connector.as_ref(), &worker).await;
-            // It may have become another one until the router forgets it.
-            link.state.lock().answers.remove(&job);
+            // It may have become another one until the router forgets it; and a router takes a while to add it.
+            let pause = Answer::IsNot {
+                until: Instant::now() + INSPECTION_INTERVAL,
+            };
+            link.state.lock().answers.insert(job, pause);
             match answer {
                 Ok(()) => {
                     tracing::debug!(run.id = %link.run, job.id = %job, url, "a worker is added to its router");
@@ -318,17 +357,23 @@ impl Asking {
         })
     }
 
-    fn end(self, answer: Result<workers::Worker, String>) {
+    fn end(self, answer: Result<workers::Worker, NotYet>) {
+        let is_other = answer.as_ref().is_err_and(|failure| failure.is_final);
         let answer = match answer {
             Ok(worker) => Answer::Is(worker.of_job(self.job)),
-            Err(why) => {
+            Err(NotYet { why, .. }) => {
                 self.link.note(self.job, why);
                 Answer::IsNot {
                     until: Instant::now() + INSPECTION_INTERVAL,
                 }
             }
         };
-        self.link.state.lock().answers.insert(self.job, answer);
+        let mut state = self.link.state.lock();
+        state.answers.insert(self.job, answer);
+        match is_other {
+            true => drop(state.others.insert(self.job)),
+            false => drop(state.others.remove(&self.job)),
+        }
     }
 }
 
@@ -362,7 +407,7 @@ fn begin_inspection(link: &Arc<Link>, replica: &Replica) {
 
 impl Link {
     /// Takes over what the routers said.
-    fn take_over(&self, routers: &Routers, expected: &Expected, answers: Vec<Told>) {
+    fn take_over(&self, routers: &Routers, expected: &Expected, answers: Vec<Said>) {
         let mut state = self.state.lock();
         let before = state.jobs();
         state
@@ -384,7 +429,7 @@ impl Link {
             }
         }
         let trouble = trouble.filter(|_| !is_heard);
-        if let Some(trouble) = trouble.as_ref().filter(|_| state.router_trouble != trouble) {
+        if let Some(trouble) = trouble.as_ref().filter(|_| state.router_trouble.is_none()) {
             tracing::info!(run.id = %self.run, trouble, "a router is not told its workers now");
         }
         state.router_trouble = trouble;
@@ -392,7 +437,14 @@ impl Link {
         state
             .trouble
             .retain(|job, _| expected.worker(*job).is_some() && !after.contains(job));
-        state.answers.retain(|job, _| expected.worker(*job).is_some());
+        // What all routers have is asked again before it is told to one that has forgotten it.
+        let had = state.had_by_all();
+        state
+            .answers
+            .retain(|job, _| expected.worker(*job).is_some() && !had.contains(job));
+        state
+            .others
+            .retain(|job| expected.worker(*job).is_some() && !after.contains(job));
         drop(state);
         for job in before.difference(&after).copied().collect::<Vec<_>>() {
             routers.waiting.report(|observer| observer.idle(job));
@@ -416,14 +468,33 @@ impl Link {
     /// Tells whoever acts on it what has changed of these replicas.
     fn report(&self, routers: &Routers, expected: &Expected) {
         let mut state = self.state.lock();
-        let now = state.standings(expected);
-        let before = std::mem::replace(&mut state.told, now.clone());
+        let (now, mut changed) = (Instant::now(), Vec::new());
+        let standings = state.standings(expected);
+        let mut before = std::mem::take(&mut state.told);
+        let mut after = BTreeMap::new();
+        for (job, standing) in standings {
+            let known = before.remove(&job);
+            let since = known.as_ref().map_or(now, |told| told.since);
+            let told = match known {
+                Some(told) if !is_news(&told, &standing, now) => told,
+                _ => {
+                    changed.push((job, standing.clone()));
+                    Told {
+                        standing,
+                        at: now,
+                        since,
+                    }
+                }
+            };
+            after.insert(job, told);
+        }
+        state.told = after;
         drop(state);
-        for (job, _) in now
-            .iter()
-            .filter(|(job, standing)| before.get(job) != Some(standing))
-        {
-            let (run, job) = (self.run, *job);
+        for (job, standing) in changed {
+            if let Worker::Missing(Some(trouble)) | Worker::Unknown(Some(trouble)) = standing {
+                tracing::info!(run.id = %self.run, job.id = %job, trouble, "a replica is no worker of its router yet");
+            }
+            let run = self.run;
             routers
                 .waiting
                 .report(|observer| observer.worker_changed(run, job));
@@ -432,10 +503,12 @@ impl Link {
 
     /// Why a job is no worker.
     fn note(&self, job: JobId, trouble: String) {
-        let mut state = self.state.lock();
-        if state.trouble.get(&job) != Some(&trouble) {
-            tracing::info!(run.id = %self.run, job.id = %job, trouble, "a replica is no worker of its router yet");
-        }
-        state.trouble.insert(job, trouble);
+        self.state.lock().trouble.insert(job, trouble);
     }
+}
+
+/// Whether a standing is to be told: another reason for the same one is now and then.
+fn is_news(told: &Told, standing: &Worker, now: Instant) -> bool {
+    let is_same_but_reason = std::mem::discriminant(&told.standing) == std::mem::discriminant(standing);
+    told.standing != *standing && (!is_same_but_reason || now >= told.at + REASON_INTERVAL)
 }
