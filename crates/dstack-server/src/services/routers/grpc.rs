@@ -161,7 +161,9 @@ mod tests {
     }
 
     async fn inspected(server: Server) -> Result<Value, String> {
-        let worker = inspect(&server, "10.0.0.1:8000").await.map_err(|failure| failure.why)?;
+        let worker = inspect(&server, "10.0.0.1:8000")
+            .await
+            .map_err(|failure| failure.why)?;
         Ok(serde_json::to_value(worker).unwrap())
     }
 
