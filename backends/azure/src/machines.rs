@@ -279,8 +279,7 @@ impl Azure {
         noted_group(place).unwrap_or_else(|| self.group.clone())
     }
 
-    /// The resource group of a machine whose place names none: where it is. It is noted, as it cannot be found any more when the machine
-    /// is gone.
+    /// The resource group of a machine whose place names none: where it is. It is noted, as nothing tells it once the machine is gone.
     ///
     /// # Errors
     /// The machine is not in the group of the configuration, and the credentials do not see whether it is in another one.

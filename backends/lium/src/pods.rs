@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, not_asked};
+use dstack_backend::{Made, machine_place, not_asked};
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
     RegistryLogin, Removal, Sign, Step,
@@ -393,24 +393,9 @@ fn sign_of(place: &JobProvisioningData, pod: &Pod) -> Sign<JobProvisioningData> 
 fn place(offer: &InstanceOfferWithAvailability, id: String, reached: Reached) -> JobProvisioningData {
     let (hostname, port, ssh_proxy) = reached;
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
         dockerized: false,
         ssh_proxy,
-        backend_data: None,
-        gpu_driver: None,
+        ..machine_place(offer, id, hostname, USER, port)
     }
 }
 

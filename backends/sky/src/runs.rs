@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, listed_signs, one_line};
+use dstack_backend::{Made, listed_signs, machine_place, one_line};
 use dstack_compute::{
     Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step,
 };
@@ -147,24 +147,10 @@ impl Sky {
     ) -> JobProvisioningData {
         let (hostname, port, proxy) = reached;
         JobProvisioningData {
-            backend: offer.backend,
-            base_backend: None,
-            instance_type: (*offer.instance).clone(),
-            instance_id: id,
-            hostname: Some(hostname),
-            internal_ip: None,
-            public_ip_enabled: true,
-            instance_network: None,
-            region: offer.region.to_string(),
-            availability_zone: None,
-            reservation: None,
-            price: offer.price,
-            username: USER.to_owned(),
-            ssh_port: Some(port),
             dockerized: false,
             ssh_proxy: Some(proxy),
             backend_data: self.home.backend_data(),
-            gpu_driver: None,
+            ..machine_place(offer, id, hostname, USER, port)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dstack_backend::{Made, one_line};
+use dstack_backend::{Made, machine_place, one_line};
 use dstack_compute::{
     CONTAINER_SSH_PORT, Call, ComputeError, Container, ContainerRequest, Known, LISTED_WITHIN, Lifecycle,
     Owned, OwnedKind, OwnedMark, Removal, Sign, Step,
@@ -277,24 +277,8 @@ fn place(
     port: i64,
 ) -> JobProvisioningData {
     JobProvisioningData {
-        backend: offer.backend,
-        base_backend: None,
-        instance_type: (*offer.instance).clone(),
-        instance_id: id,
-        hostname: Some(hostname),
-        internal_ip: None,
-        public_ip_enabled: true,
-        instance_network: None,
-        region: offer.region.to_string(),
-        availability_zone: None,
-        reservation: None,
-        price: offer.price,
-        username: USER.to_owned(),
-        ssh_port: Some(port),
         dockerized: false,
-        ssh_proxy: None,
-        backend_data: None,
-        gpu_driver: None,
+        ..machine_place(offer, id, hostname, USER, port)
     }
 }
 

@@ -48,8 +48,7 @@ pub trait Services: Send + Sync + Debug {
     /// [`RequestObserver::published`] is told.
     fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool;
 
-    /// What the router of a service has of a job that is to be its worker. Once that changes, [`RequestObserver::worker_changed`] is
-    /// told.
+    /// What the router of a service has of a job that is to be its worker; [`RequestObserver::worker_changed`] tells of changes.
     fn worker(&self, run: RunId, job: JobId) -> Worker;
 
     /// Why the gateway of a run does not take the service, as all of its replicas say; `None`: it takes it, or they have yet to say.

@@ -25,7 +25,7 @@ pub const ROUTER_TIMEOUT: Duration = Duration::from_secs(1800);
 pub struct Impossible {
     /// With which it ends.
     pub reason: JobTerminationReason,
-    /// For users.
+    /// Why the job cannot start, as `dstack ps -v` and events show it.
     pub message: String,
 }
 

@@ -181,7 +181,7 @@ impl Sky {
             .ok_or_else(|| error("Run not found", "resource_not_exists"))
     }
 
-    /// Newest first.
+    /// Answers `runs/list`: those that were submitted last come first, `limit` of them after `prev_run_id`.
     pub(crate) fn list_runs(&self, asked: &Value) -> Value {
         let mut runs: Vec<Run> = self.lock().runs.clone();
         runs.sort_by(|a, b| b.made_at.cmp(&a.made_at).then_with(|| a.id.cmp(&b.id)));

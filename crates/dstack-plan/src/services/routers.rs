@@ -46,7 +46,7 @@ pub struct Listed {
 /// A replica that runs and is to be a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its job.
+    /// The job that the router is told of, by [`JOB_LABEL`].
     pub job: JobId,
     /// Host and port, as in the URL by which a router reaches it.
     pub address: String,

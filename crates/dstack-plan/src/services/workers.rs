@@ -37,9 +37,9 @@ pub enum ConnectionMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
-    /// SGLang.
+    /// SGLang, whose servers are asked over HTTP or gRPC.
     Sglang,
-    /// vLLM.
+    /// vLLM, whose servers are asked over gRPC only.
     Vllm,
 }
 

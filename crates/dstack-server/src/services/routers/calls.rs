@@ -33,7 +33,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 /// What a repetition of adding a worker is answered with: it is there, or is being added.
 const ADDED_ALREADY: [&str; 2] = ["WORKER_ALREADY_EXISTS", "WORKER_CREATE_IN_PROGRESS"];
 
-/// One question.
+/// A request to a router or a replica whose answer is read as a whole, with the limits of that.
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) method: Method,

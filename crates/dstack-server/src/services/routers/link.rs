@@ -33,8 +33,8 @@ const INSPECTION_INTERVAL: Duration = Duration::from_secs(5);
 const SILENT_AFTER: Duration = Duration::from_secs(120);
 /// A replica that is no worker for so long holds up no update of its service either (as long as dstack 0.22.5 waits for a router of Dynamo).
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(30 * 60);
-/// What keeps a replica from being a worker is told anew so often: routers and replicas put it in words of their own, which may differ each
-/// time.
+/// What keeps a replica from being a worker is told anew so often: each change is a commit, and routers and replicas may put it in other
+/// words with every answer.
 const REASON_INTERVAL: Duration = Duration::from_secs(5);
 /// Most that is told to routers before they are asked again what they have.
 const MOST_CALLS: usize = 64;
