@@ -587,4 +587,7 @@ async fn a_service_that_ends_leaves_its_router_alone() {
     })
     .await;
     assert!(service.observed.idle.lock().unwrap().contains(&job));
+    let smg = service.smg();
+    assert_eq!(smg.called("remove"), Vec::<Value>::new());
+    assert_eq!(smg.called("add").len(), 1, "only when the service began");
 }
