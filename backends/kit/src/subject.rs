@@ -1,7 +1,7 @@
 use dstack_compute::{
     Attachment, AttachmentSite, Backend, Container, ContainerRequest, GatewayMachine, GatewayRequest, Group,
-    GroupRequest, Known, Lifecycle, Machine, MachineRequest, Marks, Owner, Placement, PlacementRequest,
-    RegistryLogin, Resource, Sign, Volume, VolumeRequest, Workload,
+    GroupRequest, Known, Lifecycle, LoadBalancer, LoadBalancerRequest, Machine, MachineRequest, Marks, Owner,
+    Placement, PlacementRequest, RegistryLogin, Resource, Sign, Volume, VolumeRequest, Workload,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -402,6 +402,37 @@ pub fn placement(cloud: &Cloud, region: &str, instance_type: &str) -> Subject<Pl
     }
 }
 
+/// A load balancer for machines of gateways, without a certificate.
+pub fn load_balancer(cloud: &Cloud, region: &str) -> Subject<LoadBalancer> {
+    let marks = marks(cloud, &long_name());
+    Subject {
+        lifecycle: |backend| {
+            let balancers = backend.load_balancers()?;
+            Some(balancers as &dyn Lifecycle<LoadBalancer>)
+        },
+        site: region.to_owned(),
+        want: LoadBalancerRequest {
+            marks: marks.clone(),
+            owner: owner(),
+            region: region.to_owned(),
+            is_public: true,
+            certificate: None,
+        },
+        asked: |want, marks| LoadBalancerRequest {
+            marks,
+            ..want.clone()
+        },
+        marks,
+        problem: |place| {
+            unset(&[
+                (place.hostname.is_empty(), "hostname"),
+                (place.backend_data.is_empty(), "backend_data"),
+            ])
+        },
+        called: |_| "",
+    }
+}
+
 /// A machine for a gateway.
 pub fn gateway(cloud: &Cloud, region: &str) -> Subject<GatewayMachine> {
     let marks = marks(cloud, &long_name());
@@ -415,6 +446,7 @@ pub fn gateway(cloud: &Cloud, region: &str) -> Subject<GatewayMachine> {
             instance_type: None,
             is_public: true,
             authorized_keys: vec![KEY.to_owned()],
+            load_balancer: None,
         },
         asked: |want, marks| GatewayRequest {
             marks,

@@ -21,4 +21,6 @@ pub struct Capabilities {
     pub gateways: bool,
     /// Such machines without a public address (`public_ip: false`).
     pub private_gateways: bool,
+    /// Load balancers before such machines (`load_balancer`), see [`LoadBalancer`](crate::LoadBalancer).
+    pub load_balancers: bool,
 }

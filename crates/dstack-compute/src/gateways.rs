@@ -1,4 +1,4 @@
-use dstack_model::gateways::GatewayReplicaProvisioningData;
+use dstack_model::gateways::{GatewayLoadBalancerData, GatewayReplicaProvisioningData};
 
 use crate::lifecycle::Resource;
 use crate::{Marks, Owner};
@@ -34,4 +34,6 @@ pub struct GatewayRequest {
     pub is_public: bool,
     /// Public keys that may log in as [`GATEWAY_USER`], each a line `type base64`: that of the project first.
     pub authorized_keys: Vec<String>,
+    /// The load balancer behind which it will be: some take machines of one zone only.
+    pub load_balancer: Option<GatewayLoadBalancerData>,
 }

@@ -41,6 +41,8 @@ pub enum OwnedKind {
     Placement,
     /// Of a gateway.
     Gateway,
+    /// See [`LoadBalancer`](crate::LoadBalancer).
+    LoadBalancer,
     /// A piece of one of the others, such as an address or a registry record; what it is, for people.
     Piece(&'static str),
 }
@@ -54,6 +56,7 @@ impl fmt::Display for OwnedKind {
             Self::Volume => "volume",
             Self::Placement => "placement group",
             Self::Gateway => "gateway",
+            Self::LoadBalancer => "load balancer",
             Self::Piece(what) => what,
         })
     }

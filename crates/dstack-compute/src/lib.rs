@@ -14,6 +14,7 @@ mod error;
 mod gateways;
 mod inventory;
 mod lifecycle;
+mod load_balancers;
 mod machines;
 mod marks;
 mod placements;
@@ -43,6 +44,7 @@ pub use error::ComputeError;
 pub use gateways::{GATEWAY_USER, GatewayMachine, GatewayRequest};
 pub use inventory::{Owned, OwnedKind, OwnedMark};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
+pub use load_balancers::{Balancing, LoadBalancer, LoadBalancerRequest, LoadBalancers};
 pub use machines::{Machine, MachineRequest, Owner};
 pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
 pub use placements::{Placement, PlacementRequest, placement_name};
@@ -102,6 +104,11 @@ pub trait Backend: Send + Sync + Debug {
 
     /// Its machines for gateways, if it makes such.
     fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
+        None
+    }
+
+    /// Its load balancers for such machines, if it makes such.
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         None
     }
 

@@ -13,6 +13,7 @@ pub mod gateways;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;
+pub mod load_balancers;
 pub mod placement_groups;
 pub mod preparation;
 pub mod volumes;
@@ -94,7 +95,8 @@ async fn load(ctx: &Context, entity: EntityRef) -> Result<Option<Box<dyn Subject
         EntityRef::PlacementGroup(id) => boxed(store.placement_group(id).await?),
         EntityRef::ComputeGroup(id) => boxed(store.compute_group(id).await?),
         EntityRef::GatewayReplica(id) => boxed(store.gateway_replica(id).await?),
-        EntityRef::Run(_) | EntityRef::Fleet(_) | EntityRef::Gateway(_) => None,
+        EntityRef::Gateway(id) => boxed(store.gateway(id).await?),
+        EntityRef::Run(_) | EntityRef::Fleet(_) => None,
     })
 }
 

@@ -171,6 +171,11 @@ impl GatewayConfiguration {
     pub fn fleet(&self) -> Option<&str> {
         (self.backend == BackendType::Remote).then_some(self.region.as_str())
     }
+
+    /// Whether a load balancer stands before its replicas: certificates by ACM imply one.
+    pub const fn has_load_balancer(&self) -> bool {
+        self.load_balancer.is_some() || matches!(self.certificate, Some(AnyGatewayCertificate::Acm(_)))
+    }
 }
 
 /// What a gateway is made from.
@@ -325,4 +330,13 @@ pub struct GatewayLoadBalancerData {
     pub hostname: String,
     /// JSON of the backend.
     pub backend_data: String,
+}
+
+/// A load balancer that was made (stored).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct GatewayLoadBalancer {
+    /// What its backend has answered.
+    pub data: GatewayLoadBalancerData,
+    /// Ids of the machines that may have requests of it, sorted.
+    pub machines: Vec<String>,
 }

@@ -748,6 +748,7 @@ impl EngineStore for MemoryStore {
             .filter(is_taken)
             .collect();
         Ok(Some(GatewaySnapshot {
+            operations: tables.operations_of(EntityRef::Gateway(id)),
             replicas,
             hosts,
             taken,

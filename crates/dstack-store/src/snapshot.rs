@@ -249,6 +249,8 @@ pub struct GatewaySnapshot {
     pub hosts: Option<Vec<InstanceRow>>,
     /// Those of them that have a replica of a gateway.
     pub taken: Vec<InstanceId>,
+    /// The operations intended for its load balancer, oldest first.
+    pub operations: Vec<OperationRow>,
 }
 
 /// All that decides about a replica of a gateway.

@@ -213,6 +213,7 @@ impl SqlStore {
         Ok(Some(GatewaySnapshot {
             replicas,
             taken: self.database.gateways().hosts_taken(&ids).await?,
+            operations: self.operations_of(EntityRef::Gateway(id)).await?,
             hosts,
             gateway,
         }))

@@ -3,6 +3,9 @@
 use crate::error::ParseError;
 use crate::number::parse_int;
 
+/// Path at which gateways answer 200 by HTTP under whatever host name, for load balancers that ask whether they live.
+pub const GATEWAY_HEALTH_PATH: &str = "/.well-known/dstack-gateway";
+
 /// Splits `source:destination`.
 ///
 /// # Errors

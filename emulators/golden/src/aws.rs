@@ -49,6 +49,7 @@ impl BackendKind for Aws {
             volumes: true,
             gateways: true,
             private_gateways: true,
+            load_balancers: false,
         }
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn capabilities(kind: BackendType) -> Capabilities {
         volumes: matches!(kind, Gcp | Daytona | Kubernetes | Lium),
         gateways: matches!(kind, Azure | Gcp | Kubernetes),
         private_gateways: kind == Gcp,
+        load_balancers: false,
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn check(
             "Cannot provision {replicas} gateway replicas. This server allows at most {max_replicas}"
         ));
     }
-    check_load_balancer(configuration)?;
+    check_load_balancer(registry, configuration)?;
     check_certificate(configuration, replicas)
 }
 
@@ -71,24 +71,39 @@ fn refuse<T>(text: impl Into<String>) -> Result<T> {
     Err(ControlError::refused(text))
 }
 
-fn check_load_balancer(configuration: &GatewayConfiguration) -> Result<()> {
+fn check_load_balancer(registry: &Registry, configuration: &GatewayConfiguration) -> Result<()> {
     use AnyGatewayCertificate::{Acm, GcpCm};
-    if configuration.load_balancer.is_none() {
+    if !configuration.has_load_balancer() {
         return Ok(());
     }
-    match (configuration.backend, &configuration.certificate) {
-        (BackendType::Aws, None | Some(Acm(_))) | (BackendType::Gcp, None | Some(GcpCm(_))) => {
-            refuse("This server version makes no load balancers for gateways: leave `load_balancer` out")
+    let backend = configuration.backend;
+    match (backend, &configuration.certificate) {
+        (BackendType::Aws, None | Some(Acm(_))) | (BackendType::Gcp, None | Some(GcpCm(_))) => {}
+        (BackendType::Aws, Some(_)) => {
+            return refuse(
+                "`load_balancer: { type: alb }` can only be used with `certificate: null` or `certificate: { type: acm }`",
+            );
         }
-        (BackendType::Aws, Some(_)) => refuse(
-            "`load_balancer: { type: alb }` can only be used with `certificate: null` or `certificate: { type: acm }`",
-        ),
-        (BackendType::Gcp, Some(_)) => refuse(
-            "`load_balancer: { type: alb }` for the `gcp` backend can only be used with `certificate: null` or \
-             `certificate: { type: gcp-cm }`",
-        ),
-        _ => refuse("`load_balancer: { type: alb }` is supported for `aws` and `gcp` backends only"),
+        (BackendType::Gcp, Some(_)) if configuration.load_balancer.is_some() => {
+            return refuse(
+                "`load_balancer: { type: alb }` for the `gcp` backend can only be used with `certificate: null` or \
+                 `certificate: { type: gcp-cm }`",
+            );
+        }
+        _ if configuration.load_balancer.is_some() => {
+            return refuse("`load_balancer: { type: alb }` is supported for `aws` and `gcp` backends only");
+        }
+        // Its certificate is refused.
+        _ => return Ok(()),
     }
+    let able = registry.with(|capabilities| capabilities.load_balancers);
+    if !able.contains(&backend) {
+        return refuse(format!(
+            "This server version makes no load balancers for {backend} gateways: leave `load_balancer` out, and set `certificate: \
+             {{ type: lets-encrypt }}` or `certificate: null`"
+        ));
+    }
+    Ok(())
 }
 
 fn check_certificate(configuration: &GatewayConfiguration, replicas: i64) -> Result<()> {
@@ -121,11 +136,6 @@ fn check_certificate(configuration: &GatewayConfiguration, replicas: i64) -> Res
         Some(GcpCm(_)) if configuration.load_balancer.is_none() => {
             refuse("`certificate: { type: gcp-cm }` requires `load_balancer: { type: alb }`")
         }
-        // With dstack 0.22.5 it comes with a load balancer, asked for or not.
-        Some(Acm(_)) => refuse(
-            "This server version makes no load balancers for gateways, which `certificate: { type: acm }` needs: set \
-             `certificate: { type: lets-encrypt }` or `certificate: null`",
-        ),
         _ => Ok(()),
     }
 }

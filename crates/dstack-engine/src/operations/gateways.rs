@@ -410,5 +410,10 @@ async fn request(ctx: &Context, snapshot: &GatewayReplicaSnapshot) -> Result<Gat
         instance_type: asked.instance_type.clone(),
         is_public: asked.public_ip,
         authorized_keys: inputs.authorized_keys,
+        load_balancer: snapshot
+            .gateway
+            .load_balancer
+            .as_deref()
+            .map(|made| made.data.clone()),
     })
 }

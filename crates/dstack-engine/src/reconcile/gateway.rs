@@ -2,14 +2,22 @@
 
 use std::sync::Arc;
 
-use dstack_model::gateways::{GatewayConfiguration, GatewayReplicaConfiguration, GatewayStatus};
+use dstack_model::gateways::{
+    GatewayConfiguration, GatewayLoadBalancer, GatewayReplicaConfiguration, GatewayStatus,
+};
+use dstack_plan::lifecycle::Wait;
 use dstack_plan::lifecycle::gateway::{self as plan, Decision, Facts, Replica, decide};
-use dstack_store::rows::{AgentAddress, GatewayReplicaRow, GatewayRow, InstanceRow};
-use dstack_store::{Changes, EntityRef, EventMaker, GatewaySnapshot};
+use dstack_store::rows::{AgentAddress, GatewayReplicaRow, GatewayRow, InstanceRow, OperationKind};
+use dstack_store::{Changes, EntityRef, EventMaker, GatewaySnapshot, Json};
 use dstack_units::GatewayId;
 
 use crate::Result;
 use crate::context::Context;
+use crate::operations::load_balancers::{self, ids, machines_set, serving};
+use crate::operations::{self, last_of, progress};
+
+/// Reached before and after a commit.
+const COMMIT: (&str, &str) = ("gateway.commit.before", "gateway.commit.after");
 
 /// Takes a gateway a step further.
 pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
@@ -21,10 +29,28 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
     let now = ctx.now();
     let mut changes = Changes::new(EventMaker::system(now, ctx.deps.random.clone()));
     let mut row = snapshot.gateway.clone();
+    note_load_balancer(&snapshot, &mut row);
     match decide(&facts(&snapshot), now) {
         Decision::Wait(wait) => {
             let stored = row.stored_wait();
             row.wait(wait.or_stored(&stored, now));
+        }
+        Decision::MakeLoadBalancer(wait) => {
+            changes.intend(operations::intend(ctx, entity, OperationKind::Create, now));
+            row.wait(wait);
+        }
+        Decision::SetMachines => {
+            changes.intend(match last_of(&snapshot.operations, OperationKind::Prepare) {
+                Some(before) => before.clone().anew(now),
+                None => operations::intend(ctx, entity, OperationKind::Prepare, now),
+            });
+            row.wait(Wait::none());
+            // What else is to be done follows.
+            row.wake_at(now);
+        }
+        Decision::RemoveLoadBalancer(wait) => {
+            changes.intend(operations::intend(ctx, entity, OperationKind::Remove, now));
+            row.wait(wait);
         }
         Decision::Fail(reason) => {
             row.fail(reason, now)?;
@@ -45,12 +71,49 @@ pub async fn reconcile(ctx: &Arc<Context>, id: GatewayId) -> Result<()> {
                 changes.remove_silently(replica);
             }
             changes.remove(row, "Gateway deleted");
-            return commit(ctx, changes).await;
+            return ctx.commit(COMMIT, changes.into_commit()).await;
         }
     }
     ctx.wakes.wake_at(entity, row.next_wake_at());
+    let is_rebalanced = row.load_balancer != snapshot.gateway.load_balancer;
     changes.update(&snapshot.gateway, row);
-    commit(ctx, changes).await
+    let commit = changes.into_commit();
+    let intended: Vec<OperationKind> = operations::intended(&snapshot.operations, &commit).collect();
+    ctx.commit(COMMIT, commit).await?;
+    for kind in intended {
+        operations::ensure(ctx, entity, kind);
+    }
+    if is_rebalanced {
+        // Those that end wait for the load balancer to let go of their machines.
+        for replica in snapshot.replicas.iter().filter(|replica| !replica.is_over()) {
+            ctx.wakes.wake(EntityRef::GatewayReplica(replica.id));
+        }
+    }
+    Ok(())
+}
+
+/// What the calls for its load balancer have brought, and which machines may have requests of it: until it is told otherwise, those
+/// that it was told of before as well.
+fn note_load_balancer(snapshot: &GatewaySnapshot, row: &mut GatewayRow) {
+    let Some(data) = load_balancers::made(&snapshot.operations) else {
+        return;
+    };
+    let wanted = ids(&serving(snapshot));
+    let known = row.load_balancer.as_deref().map(|known| known.machines.clone());
+    let machines = match machines_set(&snapshot.operations) {
+        Some(set) if set == wanted => set,
+        set => {
+            let mut all: Vec<String> = known.or(set).into_iter().flatten().chain(wanted).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        }
+    };
+    row.hostname = Some(data.hostname.clone());
+    let now = GatewayLoadBalancer { data, machines };
+    if row.load_balancer.as_deref() != Some(&now) {
+        row.load_balancer = Some(Json::new(now));
+    }
 }
 
 /// New replicas, each on a free host or a machine of its own. The row of a host is written as it is: who chooses it at the same time finds
@@ -119,7 +182,23 @@ fn facts(snapshot: &GatewaySnapshot) -> Facts {
                 free: free_hosts(snapshot).count(),
             },
         },
+        load_balancer: configuration.has_load_balancer().then(|| load_balancer(snapshot)),
         deadline: snapshot.gateway.deadline_at(),
+    }
+}
+
+fn load_balancer(snapshot: &GatewaySnapshot) -> plan::LoadBalancer {
+    let wanted = ids(&serving(snapshot));
+    let is_set = match last_of(&snapshot.operations, OperationKind::Prepare) {
+        // A new one has none.
+        None => wanted.is_empty(),
+        Some(_) => machines_set(&snapshot.operations) == Some(wanted),
+    };
+    plan::LoadBalancer {
+        create: progress(&snapshot.operations, OperationKind::Create),
+        remove: progress(&snapshot.operations, OperationKind::Remove),
+        set_machines: progress(&snapshot.operations, OperationKind::Prepare),
+        is_set,
     }
 }
 
@@ -178,9 +257,4 @@ fn configuration(
         certificate: asked.certificate.clone(),
         tags: asked.tags.clone(),
     }
-}
-
-async fn commit(ctx: &Context, changes: Changes) -> Result<()> {
-    let name = ("gateway.commit.before", "gateway.commit.after");
-    ctx.commit(name, changes.into_commit()).await
 }

@@ -137,10 +137,20 @@ fn facts(ctx: &Context, snapshot: &GatewayReplicaSnapshot, host: Option<&Instanc
         is_outdated: build.is_some() && build != replica.build,
         is_silent: ctx.deps.services.is_gateway_silent(replica.id),
         is_lost: gateways::is_lost(&snapshot.operations),
+        is_balanced: is_balanced(snapshot),
         prepare: progress(&snapshot.operations, OperationKind::Prepare),
         release: progress(&snapshot.operations, OperationKind::Release),
         deadline: replica.deadline_at(),
     }
+}
+
+/// Whether the load balancer of the gateway may send requests to its machine.
+fn is_balanced(snapshot: &GatewayReplicaSnapshot) -> bool {
+    let machine = snapshot.replica.provisioning_data.as_deref();
+    let balancer = snapshot.gateway.load_balancer.as_deref();
+    machine
+        .zip(balancer)
+        .is_some_and(|(machine, balancer)| balancer.machines.contains(&machine.instance_id))
 }
 
 /// Where it is, for users.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use dstack_proxy::{ProxyBody, Scheme, body, refusal};
+use dstack_units::path::GATEWAY_HEALTH_PATH;
 use http::header::{CONTENT_TYPE, HeaderName, LOCATION};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -22,6 +23,9 @@ impl Front {
         let (mut head, body) = request.into_parts();
         if let Some(answer) = self.challenge(&head) {
             return answer;
+        }
+        if head.uri.path() == GATEWAY_HEALTH_PATH {
+            return health();
         }
         let Some(host) = head::host(&head) else {
             return refusal(StatusCode::BAD_REQUEST, "One host name is needed");
@@ -90,6 +94,14 @@ impl Front {
         origin::allow_any(response.headers_mut());
         response
     }
+}
+
+/// That the gateway lives. A service cannot have this path.
+fn health() -> Response<ProxyBody> {
+    let mut response = Response::new(body::full("ok\n"));
+    let kind = HeaderValue::from_static("text/plain");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 /// Whether somebody on this machine asks.

@@ -29,7 +29,12 @@ pub struct GatewayDeployment {
     pub build: String,
     /// What calls to the gateway must be signed with.
     pub token: Secret,
+    /// A load balancer stands before it, which tells who asks, and whether over TLS.
+    pub is_balanced: bool,
 }
+
+/// Networks from which load balancers of clouds ask: those that nobody has in the internet (RFC 1918, RFC 6598).
+const BALANCER_NETWORKS: &str = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10";
 
 /// The agent's executable on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -327,8 +332,8 @@ fn variables(paths: &HostPaths) -> Vec<(&'static str, &str)> {
 async fn start(host: &Host, paths: &HostPaths, deployment: &GatewayDeployment) -> Result<(), DeployError> {
     let agent = format!("{}/{}", paths.programs, deployment.build);
     let unquotable = |error: dstack_units::quoting::Unquotable| DeployError::Refused(error.to_string());
-    let unit_text = unit(paths, &deployment.build).map_err(unquotable)?;
-    let loop_text = supervisor(paths, &deployment.build);
+    let unit_text = unit(paths, deployment).map_err(unquotable)?;
+    let loop_text = supervisor(paths, deployment);
     let mut variables = variables(paths);
     variables.extend([
         ("agent", agent.as_str()),
@@ -373,9 +378,10 @@ async fn silent(
 }
 
 /// What the gateway is started with.
-fn arguments(paths: &HostPaths) -> Vec<String> {
+fn arguments(paths: &HostPaths, is_balanced: bool) -> Vec<String> {
     let gateway = &paths.gateway;
     let home = &gateway.home;
+    let trusted = is_balanced.then(|| ("--trusted-proxies", BALANCER_NETWORKS.to_owned()));
     [
         ("--dir", format!("{home}/state")),
         ("--api", format!("127.0.0.1:{}", gateway.api_port)),
@@ -385,19 +391,24 @@ fn arguments(paths: &HostPaths) -> Vec<String> {
         ("--https", gateway.https.clone()),
     ]
     .into_iter()
+    .chain(trusted)
     .flat_map(|(option, value)| [option.to_owned(), value])
     .chain(["--take-over".to_owned()])
     .collect()
 }
 
 /// Root, because the sockets of servers belong to whoever logs in for them; without all that root can do besides.
-fn unit(paths: &HostPaths, build: &str) -> Result<String, dstack_units::quoting::Unquotable> {
+fn unit(
+    paths: &HostPaths,
+    deployment: &GatewayDeployment,
+) -> Result<String, dstack_units::quoting::Unquotable> {
+    let build = &deployment.build;
     let home = &paths.gateway.home;
     let mut words = vec![
         systemd_word(&format!("{home}/gateway-{build}"))?,
         "gateway".to_owned(),
     ];
-    for argument in arguments(paths) {
+    for argument in arguments(paths, deployment.is_balanced) {
         words.push(systemd_word(&argument)?);
     }
     Ok(format!(
@@ -412,8 +423,9 @@ fn unit(paths: &HostPaths, build: &str) -> Result<String, dstack_units::quoting:
 }
 
 /// Keeps the gateway running where systemd does not. One that was told to end does not start again: another has taken over.
-fn supervisor(paths: &HostPaths, build: &str) -> String {
-    let arguments = shell_line(arguments(paths));
+fn supervisor(paths: &HostPaths, deployment: &GatewayDeployment) -> String {
+    let build = &deployment.build;
+    let arguments = shell_line(arguments(paths, deployment.is_balanced));
     format!(
         "#!/bin/sh\n# Keeps dstack's gateway running.\ncd {home} || exit 1\necho $$ > loop-{build}.pid\n\
          while :; do\n  \
@@ -428,9 +440,30 @@ fn supervisor(paths: &HostPaths, build: &str) -> String {
 mod tests {
     use super::*;
 
+    fn deployment(build: &str, is_balanced: bool) -> GatewayDeployment {
+        let host = serde_json::json!({"host": "h", "port": 22, "user": "u", "keys": []});
+        GatewayDeployment {
+            reach: serde_json::from_value(serde_json::json!({ "host": host })).unwrap(),
+            build: build.to_owned(),
+            token: Secret::new("token".to_owned()),
+            is_balanced,
+        }
+    }
+
+    #[test]
+    fn only_load_balancers_are_believed_who_asks() {
+        let text = |is_balanced| unit(&HostPaths::default(), &deployment("b", is_balanced)).unwrap();
+        assert!(!text(false).contains("--trusted-proxies"));
+        let balanced = text(true);
+        assert!(
+            balanced.contains("\"--trusted-proxies\" \"10.0.0.0/8,"),
+            "{balanced}"
+        );
+    }
+
     #[test]
     fn the_unit_starts_the_build_and_leaves_it_ended_when_another_takes_over() {
-        let text = unit(&HostPaths::default(), "dstack-agent-01").unwrap();
+        let text = unit(&HostPaths::default(), &deployment("dstack-agent-01", false)).unwrap();
         let start = "ExecStart=\"/var/lib/dstack-gateway/gateway-dstack-agent-01\" gateway ";
         assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
         assert!(text.contains("\nRestart=on-failure\n") && text.contains("\"--take-over\""));
@@ -441,7 +474,7 @@ mod tests {
     fn shells_read_the_loop() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("loop.sh");
-        fs_err::write(&file, supervisor(&HostPaths::default(), "x")).unwrap();
+        fs_err::write(&file, supervisor(&HostPaths::default(), &deployment("x", true))).unwrap();
         let checked = std::process::Command::new("sh").arg("-n").arg(&file).status();
         assert!(checked.unwrap().success());
     }

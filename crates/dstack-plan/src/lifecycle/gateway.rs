@@ -6,6 +6,7 @@ use std::time::Duration;
 use dstack_model::gateways::{GatewayReplicaStatus, GatewayStatus};
 use dstack_units::Time;
 
+use super::job::Progress;
 use super::{Wait, WaitReason};
 
 /// A new gateway fails when no host of its fleet can take it for so long.
@@ -13,6 +14,13 @@ const HOST_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// Hosts are looked for so often.
 const HOST_INTERVAL: Duration = Duration::from_secs(15);
+
+/// A load balancer that is not made by then is given up, and one that does not take the machines of a new gateway: AWS takes some
+/// three minutes for both.
+const LOAD_BALANCER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// Pause after which a load balancer is told again what is behind it, when it has refused that.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pauses before a replica that has failed is made again, by failures in a row (dstack 0.22.5); the last one for all further ones.
 const PAUSES: [Duration; 5] = [
@@ -57,6 +65,19 @@ pub enum Hosts {
     },
 }
 
+/// The load balancer before the replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadBalancer {
+    /// How far the making is.
+    pub create: Progress,
+    /// How far the removal is.
+    pub remove: Progress,
+    /// How far the last call is that says which machines are behind it.
+    pub set_machines: Progress,
+    /// The machines of all replicas that serve are behind it, and no others.
+    pub is_set: bool,
+}
+
 /// All that is known of a gateway.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -70,6 +91,8 @@ pub struct Facts {
     pub replicas: Vec<Replica>,
     /// The hosts that they may run on.
     pub hosts: Hosts,
+    /// The load balancer that it is to have.
+    pub load_balancer: Option<LoadBalancer>,
     /// When its present wait ends badly.
     pub deadline: Option<Time>,
 }
@@ -79,6 +102,12 @@ pub struct Facts {
 pub enum Decision {
     /// Nothing but wait.
     Wait(Wait),
+    /// Have its load balancer made, and wait for that.
+    MakeLoadBalancer(Wait),
+    /// Have the load balancer pass requests on to the machines of the replicas that serve.
+    SetMachines,
+    /// Have its load balancer removed, and wait for that.
+    RemoveLoadBalancer(Wait),
     /// It cannot be made.
     Fail(String),
     /// So many replicas are made, each on a host of its own that is free, or on a new machine; the gateway is being provisioned if it was only submitted.
@@ -101,6 +130,11 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     if is_new && let Some(why) = refusal(facts) {
         return Decision::Fail(why);
     }
+    if let Some(balancer) = &facts.load_balancer
+        && let Some(decision) = balance(facts, balancer, now)
+    {
+        return decision;
+    }
     let missing = facts.wanted.saturating_sub(active.len());
     if missing > 0 {
         return make(facts, missing, now);
@@ -109,11 +143,80 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
         return Decision::End(surplus(active, facts.wanted));
     }
     let runs = |(_, replica): &(usize, &Replica)| replica.status == GatewayReplicaStatus::Running;
-    match (active.iter().all(runs), is_new) {
-        (true, true) => Decision::Run,
-        (true, false) => Decision::Wait(Wait::none()),
+    if !active.iter().all(runs) {
         // Each replica is given up by itself when its time is over.
-        (false, _) => Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicas)),
+        return Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicas));
+    }
+    match facts.load_balancer.as_ref().filter(|balancer| !balancer.is_set) {
+        Some(balancer) => await_machines(facts, balancer, now),
+        None if is_new => Decision::Run,
+        None => Decision::Wait(Wait::none()),
+    }
+}
+
+/// What is to be done about the load balancer before anything else; `None`: nothing.
+fn balance(facts: &Facts, balancer: &LoadBalancer, now: Time) -> Option<Decision> {
+    let error = match &balancer.create {
+        Progress::Done => {
+            let may_be_asked = matches!(balancer.set_machines, Progress::None | Progress::Done);
+            return (!balancer.is_set && may_be_asked).then_some(Decision::SetMachines);
+        }
+        Progress::None => return Some(Decision::MakeLoadBalancer(made_by(facts, None, now))),
+        Progress::Refused(error) => return Some(Decision::Fail(no_load_balancer(error))),
+        Progress::Intended(error) => error.as_ref(),
+    };
+    let wait = made_by(facts, error, now);
+    if wait.deadline.is_none_or(|deadline| deadline > now) {
+        return Some(Decision::Wait(wait));
+    }
+    Some(Decision::Fail(no_load_balancer(
+        error.map_or("its cloud has not made it in time", String::as_str),
+    )))
+}
+
+fn no_load_balancer(error: &str) -> String {
+    format!("Failed to create the load balancer: {error}")
+}
+
+fn made_by(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
+    Wait {
+        deadline: Some(facts.deadline.unwrap_or(now + LOAD_BALANCER_TIMEOUT)),
+        wake_at: None,
+        reason: Some(WaitReason::GatewayLoadBalancer {
+            error: error.cloned(),
+        }),
+    }
+}
+
+/// All replicas run, and the load balancer does not know yet.
+fn await_machines(facts: &Facts, balancer: &LoadBalancer, now: Time) -> Decision {
+    let is_new = facts.status != GatewayStatus::Running;
+    let error = match &balancer.set_machines {
+        Progress::Intended(error) => error.as_ref(),
+        Progress::Refused(error) if is_new => return Decision::Fail(no_load_balancer(error)),
+        Progress::Refused(error) => {
+            let at = facts.deadline.unwrap_or(now + REFUSED_INTERVAL);
+            let reason = WaitReason::GatewayLoadBalancer {
+                error: Some(error.clone()),
+            };
+            return match at <= now {
+                true => Decision::SetMachines,
+                false => Decision::Wait(Wait::until(at, reason)),
+            };
+        }
+        Progress::None | Progress::Done => None,
+    };
+    if !is_new {
+        return Decision::Wait(Wait::indefinite(WaitReason::GatewayLoadBalancer {
+            error: error.cloned(),
+        }));
+    }
+    let wait = made_by(facts, error, now);
+    match wait.deadline.is_none_or(|deadline| deadline > now) {
+        true => Decision::Wait(wait),
+        false => Decision::Fail(no_load_balancer(
+            error.map_or("it does not take the machines", String::as_str),
+        )),
     }
 }
 
@@ -132,10 +235,33 @@ fn end(facts: &Facts, active: Vec<(usize, &Replica)>) -> Decision {
     if !active.is_empty() {
         return Decision::End(places(active));
     }
-    match (facts.replicas.iter().all(is_over), facts.to_be_deleted) {
-        (true, true) => Decision::Gone,
-        (true, false) => Decision::Wait(Wait::none()),
-        (false, _) => Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicasEnded)),
+    if !facts.replicas.iter().all(is_over) {
+        return Decision::Wait(Wait::indefinite(WaitReason::GatewayReplicasEnded));
+    }
+    let left = facts.load_balancer.as_ref().and_then(remove_load_balancer);
+    match (left, facts.to_be_deleted) {
+        (Some(decision), _) => decision,
+        (None, true) => Decision::Gone,
+        (None, false) => Decision::Wait(Wait::none()),
+    }
+}
+
+/// What is to be done until nothing of a load balancer is left; `None`: nothing is.
+fn remove_load_balancer(balancer: &LoadBalancer) -> Option<Decision> {
+    let wait = |error: Option<&String>| {
+        Wait::indefinite(WaitReason::GatewayLoadBalancerRemoved {
+            error: error.cloned(),
+        })
+    };
+    match (&balancer.create, &balancer.remove) {
+        // What was refused is removed already.
+        (Progress::None | Progress::Refused(_), _) | (_, Progress::Done) => None,
+        // It sees that nobody wants it.
+        (Progress::Intended(error), _) => Some(Decision::Wait(wait(error.as_ref()))),
+        (Progress::Done, Progress::Intended(error)) => Some(Decision::Wait(wait(error.as_ref()))),
+        (Progress::Done, Progress::None | Progress::Refused(_)) => {
+            Some(Decision::RemoveLoadBalancer(wait(None)))
+        }
     }
 }
 
@@ -239,6 +365,7 @@ mod tests {
                 name: "f".to_owned(),
                 free,
             },
+            load_balancer: None,
             deadline: None,
         }
     }
@@ -369,5 +496,133 @@ mod tests {
             deleted(&[replica(Status::Terminating)]),
             Decision::Wait(_)
         ));
+    }
+
+    fn balancer() -> LoadBalancer {
+        LoadBalancer {
+            create: Progress::Done,
+            remove: Progress::None,
+            set_machines: Progress::None,
+            is_set: true,
+        }
+    }
+
+    fn balanced(status: GatewayStatus, replicas: &[Replica], balancer: LoadBalancer) -> Facts {
+        Facts {
+            hosts: Hosts::OfCloud,
+            load_balancer: Some(balancer),
+            ..facts(status, replicas, 0)
+        }
+    }
+
+    #[test]
+    fn the_load_balancer_is_made_first_and_knows_all_machines_before_the_gateway_runs() {
+        use GatewayStatus::{Provisioning, Running, Submitted};
+        let none = LoadBalancer {
+            create: Progress::None,
+            ..balancer()
+        };
+        let decision = decide(&balanced(Submitted, &[], none), NOW);
+        assert!(matches!(decision, Decision::MakeLoadBalancer(wait) if wait.deadline.is_some()));
+        assert_eq!(
+            decide(&balanced(Submitted, &[], balancer()), NOW),
+            Decision::Make(2)
+        );
+        let both = [replica(Status::Running), replica(Status::Running)];
+        let unset = LoadBalancer {
+            is_set: false,
+            ..balancer()
+        };
+        let decision = decide(&balanced(Provisioning, &both, unset.clone()), NOW);
+        assert_eq!(decision, Decision::SetMachines);
+        let told = LoadBalancer {
+            set_machines: Progress::Intended(None),
+            ..unset
+        };
+        let waits = balanced(Provisioning, &both, told.clone());
+        assert!(matches!(decide(&waits, NOW), Decision::Wait(wait) if wait.deadline.is_some()));
+        assert_eq!(
+            decide(&balanced(Provisioning, &both, balancer()), NOW),
+            Decision::Run
+        );
+        // Replicas are made again meanwhile.
+        let one = [replica(Status::Running)];
+        assert_eq!(decide(&balanced(Running, &one, told), NOW), Decision::Make(1));
+    }
+
+    #[test]
+    fn a_gateway_without_its_load_balancer_fails_and_says_why() {
+        use GatewayStatus::{Provisioning, Submitted};
+        let refused = LoadBalancer {
+            create: Progress::Refused("two zones are needed".to_owned()),
+            ..balancer()
+        };
+        let text = "Failed to create the load balancer: two zones are needed";
+        let decision = decide(&balanced(Submitted, &[], refused.clone()), NOW);
+        assert_eq!(decision, Decision::Fail(text.to_owned()));
+        assert!(matches!(
+            decide(&balanced(GatewayStatus::Failed, &[], refused), NOW),
+            Decision::Wait(wait) if wait.reason.is_none()
+        ));
+        let slow = LoadBalancer {
+            create: Progress::Intended(Some("no answer".to_owned())),
+            ..balancer()
+        };
+        let late = Facts {
+            deadline: Some(NOW),
+            ..balanced(Submitted, &[], slow)
+        };
+        assert!(matches!(decide(&late, NOW), Decision::Fail(why) if why.ends_with("no answer")));
+        let both = [replica(Status::Running), replica(Status::Running)];
+        let unwilling = LoadBalancer {
+            set_machines: Progress::Refused("another zone".to_owned()),
+            is_set: false,
+            ..balancer()
+        };
+        let decision = decide(&balanced(Provisioning, &both, unwilling.clone()), NOW);
+        assert!(matches!(decision, Decision::Fail(why) if why.ends_with("another zone")));
+        // One that runs goes on, and tells it again.
+        let running = balanced(GatewayStatus::Running, &both, unwilling);
+        let Decision::Wait(wait) = decide(&running, NOW) else {
+            panic!("it has just refused");
+        };
+        let later = Facts {
+            deadline: wait.deadline,
+            ..running
+        };
+        let at = NOW + REFUSED_INTERVAL;
+        assert_eq!(decide(&later, at), Decision::SetMachines);
+    }
+
+    #[test]
+    fn the_load_balancer_goes_after_the_machines_and_before_the_gateway() {
+        let deleted = |replicas: &[Replica], balancer: LoadBalancer| {
+            let facts = Facts {
+                to_be_deleted: true,
+                ..balanced(GatewayStatus::Running, replicas, balancer)
+            };
+            decide(&facts, NOW)
+        };
+        let ending = [replica(Status::Terminating)];
+        assert!(matches!(deleted(&ending, balancer()), Decision::Wait(_)));
+        let over = [replica(Status::Terminated)];
+        assert!(matches!(
+            deleted(&over, balancer()),
+            Decision::RemoveLoadBalancer(_)
+        ));
+        for (create, remove, is_gone) in [
+            (Progress::Done, Progress::Intended(None), false),
+            (Progress::Intended(None), Progress::None, false),
+            (Progress::Done, Progress::Done, true),
+            (Progress::None, Progress::None, true),
+            (Progress::Refused(String::new()), Progress::None, true),
+        ] {
+            let left = LoadBalancer {
+                create,
+                remove,
+                ..balancer()
+            };
+            assert_eq!(deleted(&over, left) == Decision::Gone, is_gone);
+        }
     }
 }

@@ -18,6 +18,9 @@ const SET_UP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// A machine that is not made by then is given up: small ones take a minute.
 const MACHINE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
+/// A machine to which a load balancer still sends requests by then ends all the same: AWS takes five minutes to let go of one.
+const TARGET_TIMEOUT: Duration = Duration::from_secs(6 * 60);
+
 /// All that is known of a replica.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -35,6 +38,8 @@ pub struct Facts {
     pub is_silent: bool,
     /// Its cloud says that its machine is gone, or will never work again.
     pub is_lost: bool,
+    /// The load balancer before the gateway, which goes on, may still send it requests.
+    pub is_balanced: bool,
     /// How far its setting up is.
     pub prepare: Progress,
     /// How far it is taken off its host.
@@ -87,6 +92,16 @@ pub fn decide(facts: &Facts, now: Time) -> Decision {
     match (facts.status, &facts.site) {
         (Terminated, _) => Decision::Wait(Wait::none()),
         (Terminating, Site::Host { is_there }) => leave_host(facts, *is_there, now),
+        (
+            Terminating,
+            Site::Machine {
+                remove: Progress::None,
+                ..
+            },
+        ) if awaits_balancer(facts, now) => {
+            let deadline = facts.deadline.unwrap_or(now + TARGET_TIMEOUT);
+            Decision::Wait(Wait::until(deadline, WaitReason::GatewayTargetReleased))
+        }
         (Terminating, Site::Machine { create, remove }) => end_machine(facts, create, remove),
         (Submitted | Provisioning | Running, _) if !facts.is_wanted => Decision::End(None),
         (Submitted | Provisioning | Running, Site::Host { is_there: false }) => {
@@ -210,6 +225,12 @@ fn set_up(facts: &Facts, error: Option<&String>, now: Time) -> Wait {
     Wait::until(facts.deadline.unwrap_or(now + SET_UP_TIMEOUT), reason)
 }
 
+/// Whether its machine stays until the load balancer has let go of it. One that is lost answers nobody.
+fn awaits_balancer(facts: &Facts, now: Time) -> bool {
+    let is_late = facts.deadline.is_some_and(|deadline| deadline <= now);
+    facts.is_balanced && facts.is_wanted && !facts.is_lost && !is_late
+}
+
 /// A machine costs money until its cloud says that it is gone, however long that takes.
 fn end_machine(facts: &Facts, create: &Progress, remove: &Progress) -> Decision {
     let ending = |error: Option<&String>| {
@@ -274,6 +295,7 @@ mod tests {
             is_outdated: false,
             is_silent: false,
             is_lost: false,
+            is_balanced: false,
             prepare,
             release: Progress::None,
             deadline: None,
@@ -489,5 +511,43 @@ mod tests {
             Decision::Wait(_)
         ));
         assert_eq!(ending(Done, Done, Done), Decision::Gone);
+    }
+
+    #[test]
+    fn a_machine_stays_until_the_load_balancer_has_let_go_of_it() {
+        let ending = Facts {
+            site: Site::Machine {
+                create: Progress::Done,
+                remove: Progress::None,
+            },
+            is_balanced: true,
+            ..facts(Status::Terminating, Progress::Done)
+        };
+        let Decision::Wait(wait) = decide(&ending, NOW) else {
+            panic!("requests are under way");
+        };
+        assert_eq!(wait.reason, Some(WaitReason::GatewayTargetReleased));
+        let removes = |facts: Facts, now| matches!(decide(&facts, now), Decision::RemoveMachine(_));
+        let free = Facts {
+            is_balanced: false,
+            ..ending.clone()
+        };
+        assert!(removes(free, NOW));
+        let late = Facts {
+            deadline: wait.deadline,
+            ..ending.clone()
+        };
+        assert!(removes(late, NOW + TARGET_TIMEOUT));
+        // The whole gateway ends, or nobody is there to answer.
+        let unwanted = Facts {
+            is_wanted: false,
+            ..ending.clone()
+        };
+        assert!(removes(unwanted, NOW));
+        let lost = Facts {
+            is_lost: true,
+            ..ending
+        };
+        assert!(removes(lost, NOW));
     }
 }

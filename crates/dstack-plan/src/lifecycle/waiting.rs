@@ -260,6 +260,18 @@ pub enum WaitReason {
     },
     /// Replicas of the gateway do not answer yet.
     GatewayReplicas,
+    /// The load balancer before the gateway is being made, or told which machines are behind it.
+    GatewayLoadBalancer {
+        /// Why it is not so yet.
+        error: Option<String>,
+    },
+    /// The load balancer before the gateway is being removed.
+    GatewayLoadBalancerRemoved {
+        /// Why it is not gone yet.
+        error: Option<String>,
+    },
+    /// The load balancer before a gateway still sends requests to the machine of the replica.
+    GatewayTargetReleased,
     /// Replicas of the gateway are being taken off their hosts, or their machines end.
     GatewayReplicasEnded,
 
@@ -287,6 +299,8 @@ impl WaitReason {
             | Self::HostSetUp { error: Some(_), .. }
             | Self::HostSetUpAgain { error: Some(_), .. }
             | Self::HostReleased { error: Some(_), .. }
+            | Self::GatewayLoadBalancer { error: Some(_) }
+            | Self::GatewayLoadBalancerRemoved { error: Some(_) }
             | Self::VolumeAttached { error: Some(_), .. }
             | Self::VolumeDetached { error: Some(_), .. } => Some(format!("Waits for {self}")),
             _ => None,
@@ -398,6 +412,13 @@ impl fmt::Display for WaitReason {
                 )
             }
             Self::GatewayReplicas => f.write_str("its replicas to answer"),
+            Self::GatewayLoadBalancer { error } => {
+                with_error(f, format_args!("its load balancer"), error.as_ref())
+            }
+            Self::GatewayLoadBalancerRemoved { error } => {
+                with_error(f, format_args!("its load balancer to be removed"), error.as_ref())
+            }
+            Self::GatewayTargetReleased => f.write_str("the load balancer to send it no requests any more"),
             Self::GatewayReplicasEnded => f.write_str("its replicas to end"),
             Self::HostSetUp { instance, error } => with_error(
                 f,

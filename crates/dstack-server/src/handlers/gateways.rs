@@ -82,7 +82,9 @@ fn gateway(listed: ListedGateway, replicas: &[GatewayReplicaRow], default: Optio
     let is_default = default == Some(row.id);
     let mut configuration = (*row.configuration).clone();
     configuration.default = Some(is_default);
-    let (status, status_message) = (row.status(), row.status_message().map(str::to_owned));
+    let trouble = || row.waiting_for().and_then(WaitReason::trouble);
+    let status = row.status();
+    let status_message = row.status_message().map(str::to_owned).or_else(trouble);
     Gateway {
         id: row.id,
         name: row.name,

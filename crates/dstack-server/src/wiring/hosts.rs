@@ -212,7 +212,7 @@ impl SshHosts {
                     ))
                 };
                 let build = build.ok_or_else(foreign)?.to_owned();
-                self.start_gateway(reach, &build, token).await?;
+                self.start_gateway(gateway, reach, &build, token).await?;
                 Ok(ReadyGateway {
                     build: Some(build),
                     arch: None,
@@ -221,7 +221,7 @@ impl SshHosts {
             }
             GatewaySite::Machine { reach } => {
                 let delivered = self.deployer.deliver(reach).await.map_err(DeployFailed)?;
-                self.start_gateway(&delivered.reach, &delivered.build, token)
+                self.start_gateway(gateway, &delivered.reach, &delivered.build, token)
                     .await?;
                 self.deployer.clean_machine(&delivered).await;
                 Ok(ReadyGateway {
@@ -233,11 +233,18 @@ impl SshHosts {
         }
     }
 
-    async fn start_gateway(&self, reach: &Reach, build: &str, token: Secret) -> Result<(), HostError> {
+    async fn start_gateway(
+        &self,
+        gateway: GatewayRef<'_>,
+        reach: &Reach,
+        build: &str,
+        token: Secret,
+    ) -> Result<(), HostError> {
         let deployment = GatewayDeployment {
             reach: reach.clone(),
             build: build.to_owned(),
             token,
+            is_balanced: gateway.gateway.configuration.has_load_balancer(),
         };
         let started = self.deployer.set_up_gateway(&deployment).await;
         Ok(started.map_err(DeployFailed)?)

@@ -1,6 +1,6 @@
 //! Rows of gateways, and the changes of status that they allow.
 
-use dstack_model::gateways::{GatewayConfiguration, GatewayStatus};
+use dstack_model::gateways::{GatewayConfiguration, GatewayLoadBalancer, GatewayStatus};
 use dstack_plan::lifecycle::transitions::gateway_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_units::{GatewayId, ProjectId, Time};
@@ -30,6 +30,8 @@ entity! {
         pub wildcard_domain: Option<String>,
         /// Address of its load balancer.
         pub hostname: Option<String>,
+        /// The load balancer before it, once it is made.
+        pub load_balancer: Option<Json<GatewayLoadBalancer>>,
         /// Id of the backend that it is made in.
         pub backend_id: Option<String>,
         /// Whether its deletion was asked for.
@@ -75,6 +77,7 @@ impl GatewayRow {
             wildcard_domain: new.configuration.domain.clone(),
             configuration: Json::new(new.configuration),
             hostname: None,
+            load_balancer: None,
             backend_id: new.backend,
             to_be_deleted: false,
             last_processed_at: now,
