@@ -1,6 +1,7 @@
 //! A simulated cloud: offers, machines, and its own faults.
 
 mod attachments;
+mod balancers;
 mod gateways;
 mod groups;
 mod placements;
@@ -14,8 +15,8 @@ use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
     ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Known, LISTED_WITHIN, Lifecycle,
-    Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement, Removal, Sign,
-    Step, Volume, VolumeRequest, Volumes, Workload,
+    LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement,
+    Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -25,7 +26,8 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData};
 use dstack_system::{Random, task};
 use dstack_units::{
-    ComputeGroupId, GatewayReplicaId, InstallationId, InstanceId, PlacementGroupId, ProjectId, Time, VolumeId,
+    ComputeGroupId, GatewayId, GatewayReplicaId, InstallationId, InstanceId, PlacementGroupId, ProjectId,
+    Time, VolumeId,
 };
 use serde_json::json;
 use tokio::sync::Notify;
@@ -36,6 +38,7 @@ use crate::Faults;
 use crate::hosts::Hosts;
 use crate::servers::Caller;
 
+pub use balancers::BalancerAtCloud;
 pub use gateways::GatewayAtCloud;
 pub use groups::ContainerGroup;
 pub use placements::PlacementGroup;
@@ -118,6 +121,7 @@ struct State {
     placements: placements::Placements,
     groups: groups::Groups,
     gateways: gateways::Gateways,
+    balancers: balancers::Balancers,
     has_reservations: bool,
     never_ready: BTreeSet<String>,
 }
@@ -573,6 +577,7 @@ impl BackendKind for Clouds {
             volumes: true,
             placement_groups: state.placements.are_there,
             gateways: true,
+            load_balancers: true,
             compute_groups: state.groups.are_made,
             reservations: state.has_reservations,
             ..Capabilities::default()
@@ -622,6 +627,10 @@ impl Backend for Clouds {
         Some(self)
     }
 
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(self)
+    }
+
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
         // That of the engine's settings, where nothing else is set.
         let installation = InstallationId::new(Uuid::nil());
@@ -656,8 +665,12 @@ impl Backend for Clouds {
                 .filter(|machine| is_listed(&machine.listed_at));
             let gateways =
                 gateways.map(|machine| owned(OwnedKind::Gateway, machine.replica.uuid(), installation));
+            let balancers = state.balancers.all.iter().filter(|one| is_listed(&one.listed_at));
+            let balancers =
+                balancers.map(|one| owned(OwnedKind::LoadBalancer, one.gateway.uuid(), installation));
             let all = machines
                 .chain(gateways)
+                .chain(balancers)
                 .chain(placements)
                 .chain(groups)
                 .chain(containers)
@@ -699,6 +712,7 @@ impl Backend for Clouds {
         match owned.kind {
             OwnedKind::Volume => self.delete_disk(VolumeId::from(key)).await,
             OwnedKind::Gateway => self.end_gateway(GatewayReplicaId::from(key)).await,
+            OwnedKind::LoadBalancer => self.end_balancer(GatewayId::from(key)).await,
             OwnedKind::Placement => self.delete_placement(PlacementGroupId::from(key)).await,
             OwnedKind::Group => self.delete_group(ComputeGroupId::from(key)).await,
             OwnedKind::Container => self.end_container(InstanceId::from(key)).await,

@@ -32,6 +32,9 @@ pub fn always(world: &World) -> Vec<String> {
     if world.clouds.most_gateway_machines_made() > 1 {
         wrong.push("two machines were made for one replica of a gateway".to_owned());
     }
+    if world.clouds.most_load_balancers_made() > 1 {
+        wrong.push("two load balancers were made for one gateway".to_owned());
+    }
     if world.clouds.most_placement_groups_made() > 1 {
         wrong.push("two groups were made for one placement group".to_owned());
     }
@@ -103,6 +106,14 @@ pub fn at_rest(world: &World) -> Vec<String> {
             ));
         }
     }
+    for balancer in world.clouds.load_balancers() {
+        if !tables.gateways.contains_key(&balancer.gateway) {
+            wrong.push(format!(
+                "the load balancer of gateway {} is left in the cloud",
+                balancer.gateway
+            ));
+        }
+    }
     for volume in world.clouds.disks() {
         if tables.volumes.get(&volume).is_none_or(|row| row.deleted) {
             wrong.push(format!("the disk of volume {volume} is left in the cloud"));
@@ -151,6 +162,9 @@ pub fn nothing_left(world: &World) -> Vec<String> {
             "there is still the machine {} of a gateway",
             machine.address
         ));
+    }
+    for balancer in world.clouds.load_balancers() {
+        wrong.push(format!("there is still a load balancer: {balancer:?}"));
     }
     for group in world.clouds.placement_groups() {
         wrong.push(format!("there is still the placement group {}", group.name));

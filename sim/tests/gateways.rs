@@ -491,3 +491,159 @@ async fn a_server_that_dies_anywhere_leaves_no_machine_in_the_cloud() {
         assert!(points.contains(point), "{point} is not passed: {points:?}");
     }
 }
+
+fn balanced(more: &Value) -> Value {
+    let mut configuration =
+        on_cloud(&json!({"replicas": 2, "load_balancer": {"type": "alb"}, "certificate": null}));
+    for (name, value) in more.as_object().unwrap() {
+        configuration[name] = value.clone();
+    }
+    configuration
+}
+
+/// Ids of the machines behind the one load balancer.
+fn behind(world: &World) -> Vec<String> {
+    let mut all = world.clouds.load_balancers();
+    all.pop().map(|balancer| balancer.machines).unwrap_or_default()
+}
+
+fn ids(world: &World) -> Vec<String> {
+    let mut ids: Vec<String> = world
+        .clouds
+        .gateway_machines()
+        .iter()
+        .map(|machine| machine.replica.to_string())
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+async fn wants(world: &World, engine: &Engine, id: GatewayId, replicas: i64) {
+    changed(world, engine, id, |row| {
+        let mut configuration = (*row.configuration).clone();
+        configuration.replicas = Some(replicas);
+        row.configuration = dstack_store::Json::new(configuration);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_has_the_machines_that_serve_and_lets_go_of_one_before_it_ends() {
+    let world = World::new(12, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &balanced(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Running, 5 * MINUTE).await;
+    assert_eq!((behind(&world).len(), behind(&world)), (2, ids(&world)));
+    assert!(
+        row(&world, id)
+            .unwrap()
+            .hostname
+            .unwrap()
+            .ends_with(".lb.example")
+    );
+
+    wants(&world, &engine, id, 3).await;
+    let three = |world: &World| behind(world).len() == 3;
+    world
+        .until("the third one is behind it", 5 * MINUTE, three)
+        .await
+        .unwrap();
+
+    wants(&world, &engine, id, 1).await;
+    let one = |world: &World| world.clouds.gateway_machines().len() == 1;
+    world.until("one is left", 10 * MINUTE, one).await.unwrap();
+    assert_eq!(behind(&world), ids(&world));
+    assert_eq!(
+        world.clouds.cut_off(),
+        Vec::<String>::new(),
+        "each has ended without requests"
+    );
+
+    // One that is lost is replaced, and nobody waits for it.
+    let replica = replicas(&world)
+        .into_iter()
+        .find(GatewayReplicaRow::is_active)
+        .unwrap()
+        .id;
+    world.clouds.lose_gateways();
+    let trouble = HostError::Transient("no route".to_owned());
+    let address = addresses(&world).remove(0);
+    world.ssh_hosts.gateway_trouble(&address, Some(trouble));
+    world.services.gateway_is_silent(replica, true);
+    let replaced = |world: &World| behind(world).len() == 1 && behind(world) == ids(world);
+    world
+        .until("another is behind it", 20 * MINUTE, replaced)
+        .await
+        .unwrap();
+
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, 5 * MINUTE).await;
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_whose_load_balancer_cannot_be_had_fails_with_the_reason() {
+    let world = World::new(13, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    world.clouds.refuse_load_balancers("two zones are needed");
+    let id = submitted(&world, &engine, &balanced(&json!({}))).await;
+    becomes(&world, id, GatewayStatus::Failed, MINUTE).await;
+    let reason = row(&world, id).unwrap().status_message().unwrap().to_owned();
+    assert!(
+        reason.starts_with("Failed to create the load balancer: ") && reason.contains("two zones are needed"),
+        "{reason}"
+    );
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, MINUTE).await;
+}
+
+/// A gateway behind a load balancer is made, made smaller and deleted by an engine that is killed at a failpoint, and another that goes on.
+async fn killed_behind_a_load_balancer(point: &'static str, nth: u32) -> Arc<DieAt> {
+    let world = World::new(14, 1).await.unwrap();
+    let die = Arc::new(DieAt::new(point, nth));
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &balanced(&json!({}))).await;
+    engine.stop();
+    let mut engine = world.start_dying(&die).await.unwrap();
+    let runs = async |_: &Engine| becomes(&world, id, GatewayStatus::Running, 10 * MINUTE).await;
+    world.outliving(&mut engine, runs).await.unwrap();
+    assert_eq!(behind(&world), ids(&world), "killed at {point} #{nth}");
+    let smaller = async |engine: &Engine| wants(&world, engine, id, 1).await;
+    world.outliving(&mut engine, smaller).await.unwrap();
+    let one = async |_: &Engine| {
+        let one = |world: &World| world.clouds.gateway_machines().len() == 1;
+        world.until("one is left", 10 * MINUTE, one).await.unwrap();
+    };
+    world.outliving(&mut engine, one).await.unwrap();
+    assert_eq!(
+        world.clouds.cut_off(),
+        Vec::<String>::new(),
+        "killed at {point} #{nth}"
+    );
+    let delete = async |engine: &Engine| {
+        if row(&world, id).is_some_and(|row| !row.to_be_deleted) {
+            deleted(&world, engine, id).await;
+        }
+    };
+    world.outliving(&mut engine, delete).await.unwrap();
+    let gone = async |_: &Engine| is_gone(&world, id, 10 * MINUTE).await;
+    world.outliving(&mut engine, gone).await.unwrap();
+    engine.stop();
+    let left = invariants::nothing_left(&world);
+    assert_eq!(left, Vec::<String>::new(), "killed at {point} #{nth}");
+    die
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_dies_anywhere_leaves_no_load_balancer() {
+    let points = killed_everywhere(1..=4, killed_behind_a_load_balancer).await;
+    for point in [
+        "cloud.create.before",
+        "cloud.remove.before",
+        "gateway.balance.before",
+        "gateway.balance.after",
+    ] {
+        assert!(points.contains(point), "{point} is not passed: {points:?}");
+    }
+}

@@ -174,6 +174,55 @@ member = {**wanted, "ClientToken": "member", "InstanceType": "c5.large", "Placem
 [member] = ec2.run_instances(**member)["Instances"]
 refused("InvalidPlacementGroup.InUse", ec2.delete_placement_group, GroupName="by-boto3")
 
+# A load balancer: made once by its name, with a target group that is in use as long as a listener leads to it.
+elb = client("elbv2")
+balancer = {
+    "Name": "by-boto3",
+    "Subnets": [subnet["SubnetId"] for subnet in subnets],
+    "SecurityGroups": [group],
+    "Scheme": "internet-facing",
+    "Tags": [{"Key": "Name", "Value": "by boto3"}],
+}
+[made] = elb.create_load_balancer(**balancer)["LoadBalancers"]
+[again] = elb.create_load_balancer(**balancer)["LoadBalancers"]
+assert again["LoadBalancerArn"] == made["LoadBalancerArn"] and made["DNSName"], again
+refused("DuplicateLoadBalancerName", elb.create_load_balancer, **{**balancer, "Scheme": "internal"})
+refused("ValidationError", elb.create_load_balancer, **{**balancer, "Name": "other", "Subnets": balancer["Subnets"][:1]})
+refused("LoadBalancerNotFound", elb.describe_load_balancers, Names=["none"])
+balancer_arn = made["LoadBalancerArn"]
+[targets] = elb.create_target_group(
+    Name="by-boto3", Protocol="HTTP", Port=80, VpcId=vpc["VpcId"], TargetType="instance", HealthCheckPath="/health"
+)["TargetGroups"]
+targets_arn = targets["TargetGroupArn"]
+forward = [{"Type": "forward", "TargetGroupArn": targets_arn}]
+to_https = [{"Type": "redirect", "RedirectConfig": {"Protocol": "HTTPS", "Port": "443", "StatusCode": "HTTP_301"}}]
+certificates = [{"CertificateArn": "arn:aws:acm:us-east-1:123456789012:certificate/1"}]
+https = {"LoadBalancerArn": balancer_arn, "Protocol": "HTTPS", "Port": 443, "DefaultActions": forward}
+refused("CertificateNotFound", elb.create_listener, **https)
+elb.create_listener(**https, Certificates=certificates, SslPolicy="ELBSecurityPolicy-2016-08")
+elb.create_listener(LoadBalancerArn=balancer_arn, Protocol="HTTP", Port=80, DefaultActions=to_https)
+refused(
+    "DuplicateListener",
+    elb.create_listener,
+    LoadBalancerArn=balancer_arn,
+    Protocol="HTTP",
+    Port=80,
+    DefaultActions=forward,
+)
+assert len(elb.describe_listeners(LoadBalancerArn=balancer_arn)["Listeners"]) == 2
+elb.get_waiter("load_balancer_available").wait(LoadBalancerArns=[balancer_arn], WaiterConfig=FAST)
+target = [{"Id": instance_id, "Port": 80}]
+elb.register_targets(TargetGroupArn=targets_arn, Targets=target)
+elb.get_waiter("target_in_service").wait(TargetGroupArn=targets_arn, Targets=target, WaiterConfig=FAST)
+refused("InvalidTarget", elb.register_targets, TargetGroupArn=targets_arn, Targets=[{"Id": "i-0"}])
+elb.deregister_targets(TargetGroupArn=targets_arn, Targets=target)
+[health] = elb.describe_target_health(TargetGroupArn=targets_arn)["TargetHealthDescriptions"]
+assert health["TargetHealth"]["State"] == "draining", health
+refused("ResourceInUse", elb.delete_target_group, TargetGroupArn=targets_arn)
+elb.delete_load_balancer(LoadBalancerArn=balancer_arn)
+elb.delete_target_group(TargetGroupArn=targets_arn)
+assert elb.describe_target_groups()["TargetGroups"] == []
+
 ids = [instance_id, member["InstanceId"], *(one["InstanceId"] for one in more)]
 changes = ec2.terminate_instances(InstanceIds=ids)["TerminatingInstances"]
 assert {change["CurrentState"]["Name"] for change in changes} == {"shutting-down"}, changes

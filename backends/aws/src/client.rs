@@ -31,6 +31,8 @@ pub(crate) enum Service {
     Ec2,
     Sts,
     Iam,
+    /// Elastic Load Balancing of the second version: application load balancers.
+    Elb,
     /// Service Quotas, which speaks JSON and not the query protocol.
     Quotas,
 }
@@ -42,6 +44,7 @@ impl Service {
             Self::Ec2 => "ec2",
             Self::Sts => "sts",
             Self::Iam => "iam",
+            Self::Elb => "elasticloadbalancing",
             Self::Quotas => "servicequotas",
         }
     }
@@ -51,6 +54,7 @@ impl Service {
             Self::Ec2 => "2016-11-15",
             Self::Sts => "2011-06-15",
             Self::Iam => "2010-05-08",
+            Self::Elb => "2015-12-01",
             Self::Quotas => "",
         }
     }
@@ -204,6 +208,15 @@ impl Client {
         self.query(Service::Ec2, region, form, false).await
     }
 
+    /// As [`Client::change`], of load balancers.
+    pub(crate) async fn change_elb<T: DeserializeOwned>(
+        &self,
+        region: &str,
+        form: Form,
+    ) -> Result<T, AwsError> {
+        self.query(Service::Elb, region, form, false).await
+    }
+
     /// A list of EC2, all pages of it.
     pub(crate) async fn list<P: Page>(&self, region: &str, form: Form) -> Result<Vec<P::Item>, AwsError> {
         let mut all = Vec::new();
@@ -350,6 +363,11 @@ mod tests {
             (Service::Ec2, "eu-west-1", "https://ec2.eu-west-1.amazonaws.com"),
             (Service::Sts, "us-east-1", "https://sts.us-east-1.amazonaws.com"),
             (
+                Service::Elb,
+                "eu-west-1",
+                "https://elasticloadbalancing.eu-west-1.amazonaws.com",
+            ),
+            (
                 Service::Quotas,
                 "us-east-1",
                 "https://servicequotas.us-east-1.amazonaws.com",
@@ -400,6 +418,8 @@ mod tests {
                 "Form::new(\"",
                 "of_vpc(\"",
                 "marked(\"",
+                "(\"Register",
+                "(\"Deregister",
                 "=> \"Authorize",
                 "QuotaAnswer>(region, \"",
             ] {
@@ -427,7 +447,7 @@ mod tests {
         let table = needed.lines().filter(|line| line.starts_with('|'));
         allowed.extend(table.flat_map(|line| line.split('`')));
         let is_allowed = |call: &String| {
-            ["ec2", "iam", "servicequotas"]
+            ["ec2", "iam", "servicequotas", "elasticloadbalancing"]
                 .iter()
                 .any(|service| allowed.contains(&format!("{service}:{call}").as_str()))
         };

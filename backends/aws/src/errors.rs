@@ -74,6 +74,15 @@ impl AwsError {
         }
     }
 
+    /// The answer is not as AWS describes it.
+    pub(crate) fn malformed(call: &str, details: &str) -> Self {
+        let cause = ApiError::Malformed {
+            api: call.to_owned(),
+            details: details.to_owned(),
+        };
+        Self::new(call.to_owned(), cause)
+    }
+
     pub(crate) fn code(&self) -> &str {
         &self.code
     }
@@ -216,7 +225,9 @@ fn kind_of(code: &str) -> Kind {
         | "EC2ThrottledException"
         | "RequestThrottled"
         | "SlowDown" => Kind::Throttled,
-        "MaxSpotInstanceCountExceeded" | "PendingVerification" => Kind::NoQuota,
+        "MaxSpotInstanceCountExceeded" | "PendingVerification" | "TooManyLoadBalancers" | "TooManyTargetGroups" => {
+            Kind::NoQuota
+        }
         code if code.ends_with("LimitExceeded") => Kind::NoQuota,
         "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" => Kind::Forbidden,
         "AuthFailure"
@@ -232,7 +243,7 @@ fn kind_of(code: &str) -> Kind {
         | "InvalidPlacementGroup.InUse"
         | "InvalidIPAddress.InUse"
         | "DependencyViolation" => Kind::InUse,
-        "InternalError" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => Kind::Unclear,
+        "InternalError" | "HealthUnavailable" | "InternalFailure" | "ServiceUnavailable" | "Unavailable" => Kind::Unclear,
         // Keys of the server's machine cannot be had now, or have just expired: the next call gets others.
         NO_CREDENTIALS | "ExpiredToken" | "ExpiredTokenException" | "RequestExpired" => Kind::NotNow,
         _ => Kind::Other,

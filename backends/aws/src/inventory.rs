@@ -19,6 +19,8 @@ use crate::offers::PARALLEL;
 /// which waits for 40 s, names it.
 const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
 
+const TARGETS: OwnedKind = OwnedKind::Piece("target group");
+
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
 impl Aws {
@@ -127,7 +129,12 @@ impl Aws {
             .iter()
             .filter(|group| group.state != "deleted")
             .filter_map(|one| owned(OwnedKind::Placement, &one.group_name, &one.tag_set, None));
-        let all = instances.chain(volumes).chain(addresses).chain(groups);
+        let balancers = self.owned_balancers(region).await?;
+        let all = instances
+            .chain(volumes)
+            .chain(addresses)
+            .chain(groups)
+            .chain(balancers);
         Ok(all
             .map(|owned| Owned {
                 region: region.to_owned(),
@@ -136,12 +143,44 @@ impl Aws {
             .collect())
     }
 
+    /// Load balancers and their target groups, by the marks in their names. Who may not see them has not made any with these credentials.
+    async fn owned_balancers(&self, region: &str) -> Result<Vec<Owned>, AwsError> {
+        let listed = async {
+            let balancers = self
+                .client
+                .balancers(region, Form::new("DescribeLoadBalancers"))
+                .await?;
+            let groups = self
+                .client
+                .target_groups(region, Form::new("DescribeTargetGroups"))
+                .await?;
+            let balancers = balancers.into_iter().filter_map(|one| {
+                named(
+                    OwnedKind::LoadBalancer,
+                    one.load_balancer_arn,
+                    one.load_balancer_name,
+                    one.created_time,
+                )
+            });
+            let groups = groups
+                .into_iter()
+                .filter_map(|one| named(TARGETS, one.target_group_arn, one.target_group_name, None));
+            Ok(balancers.chain(groups).collect())
+        };
+        match listed.await {
+            Err(error) if AwsError::is_forbidden(&error) => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
     pub(crate) async fn remove_by_kind(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let (region, id) = (&owned.region, &owned.id);
         match &owned.kind {
             OwnedKind::Machine => Ok(self.terminate(region, id).await?.unwrap_or(Removal::Gone)),
             OwnedKind::Volume => Ok(self.delete_volume(region, id).await?.unwrap_or(Removal::Gone)),
             OwnedKind::Placement => self.delete_group(region, id).await,
+            OwnedKind::LoadBalancer => self.delete_balancer(region, id).await,
+            kind if *kind == TARGETS => self.delete_target_group(region, id).await,
             kind if *kind == ADDRESS => Ok(self.release(region, id).await?.unwrap_or(Removal::Gone)),
             _ => Err(ComputeError::Unsupported("removing this")),
         }
@@ -160,6 +199,19 @@ fn owned(kind: OwnedKind, id: &str, tags: &Items<Tag>, made_at: Option<Time>) ->
         id: id.to_owned(),
         name: tag(tags, "Name").unwrap_or_default().to_owned(),
         mark: OwnedMark::of_tags(|key| tag(tags, key))?,
+        region: String::new(),
+        price: None,
+        made_at,
+    })
+}
+
+/// `None`: the name is not one of ours.
+fn named(kind: OwnedKind, id: String, name: String, made_at: Option<Time>) -> Option<Owned> {
+    Some(Owned {
+        mark: OwnedMark::of_name(&name)?,
+        kind,
+        id,
+        name,
         region: String::new(),
         price: None,
         made_at,

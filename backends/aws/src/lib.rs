@@ -1,8 +1,8 @@
 //! [Amazon Web Services](https://aws.amazon.com): machines of EC2, volumes of EBS, placement groups.
 //!
-//! `client` makes calls, `signing` signs them, `errors` says what refusals mean, `ec2` has the answers that are read. `configure` checks
+//! `client` makes calls, `signing` signs them, `errors` says what refusals mean, `ec2` and `elb` have the answers that are read. `configure` checks
 //! configurations, `network`, `groups` and `images` find what machines are made in and of, `offers` what can be had, `reservations` what
-//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `placements`,
+//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `load_balancers`, `placements`,
 //! `volumes` and `attachments` are those of the others. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
@@ -13,11 +13,13 @@ mod cached;
 mod client;
 mod configure;
 mod ec2;
+mod elb;
 mod errors;
 mod gateways;
 mod groups;
 mod images;
 mod inventory;
+mod load_balancers;
 mod machines;
 mod network;
 mod offers;
@@ -35,8 +37,8 @@ use async_trait::async_trait;
 use dstack_backend::{CloudKind, Env, Kind};
 use dstack_compute::config::AwsConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
-    Owned, Placement, Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle,
+    LoadBalancers, Machine, Owned, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -78,6 +80,7 @@ impl CloudKind for AwsKind {
             volumes: true,
             gateways: true,
             private_gateways: true,
+            load_balancers: true,
             ..Capabilities::default()
         }
     }
@@ -161,6 +164,10 @@ impl Backend for Aws {
     }
 
     fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
+        Some(self)
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         Some(self)
     }
 

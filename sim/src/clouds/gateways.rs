@@ -98,6 +98,7 @@ impl Clouds {
 
     pub(super) async fn end_gateway(&self, replica: GatewayReplicaId) -> Result<Removal, ComputeError> {
         self.order(move |state: &mut State| {
+            state.balancers.machine_ends(&replica.to_string());
             state
                 .gateways
                 .machines

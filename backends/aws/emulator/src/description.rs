@@ -67,6 +67,11 @@ impl Description {
             "structure" => self.read_structure(service, described, node, path),
             "list" => {
                 let member = described["member"]["shape"].as_str().unwrap();
+                // Beside EC2, lists have a level of their own: `Names.member.1`.
+                let node = match service {
+                    "ec2" => node,
+                    _ => node.children.get("member").ok_or_else(|| unknown(path))?,
+                };
                 let mut items: Vec<(usize, &Node)> = Vec::new();
                 for (number, child) in &node.children {
                     items.push((
@@ -149,6 +154,7 @@ impl Description {
             self.write_members(service, shape, answer, &mut body);
         }
         let declaration = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+        let namespace = namespace.trim_end_matches('/');
         if service == "ec2" {
             if body.is_empty() {
                 body.push_str("<return>true</return>");

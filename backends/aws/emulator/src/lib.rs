@@ -1,7 +1,7 @@
-//! Plays AWS for tests: EC2, STS, IAM and Service Quotas, as far as the backend needs them, in one account.
+//! Plays AWS for tests: EC2, Elastic Load Balancing, STS, IAM and Service Quotas, as far as the backend needs them, in one account.
 //!
-//! `api.json` has the vendor's service descriptions of those calls (botocore, API versions 2016-11-15, 2011-06-15, 2010-05-08 and
-//! 2019-06-24) without prose. What they forbid is refused, and answers are written by them. Beyond them, the cloud behaves as the
+//! `api.json` has the vendor's service descriptions of those calls (botocore, API versions 2016-11-15, 2015-12-01, 2011-06-15,
+//! 2010-05-08 and 2019-06-24) without prose. What they forbid is refused, and answers are written by them. Beyond them, the cloud behaves as the
 //! vendor's user guides say: signatures are checked, tokens make calls that are carried out once, capacity is by zone and quotas by
 //! vCPU, lists lag, and states change with time.
 
@@ -14,6 +14,7 @@
 
 mod addresses;
 mod auth;
+mod balancers;
 mod description;
 mod instances;
 mod lists;
@@ -224,6 +225,16 @@ impl Aws {
         shown.collect()
     }
 
+    /// Parameters with which load balancers and their listeners were made, for a look at what was asked for.
+    pub fn load_balancers(&self) -> Vec<Value> {
+        balancers::shown(&self.lock())
+    }
+
+    /// Ids of the machines in a region to which load balancers send requests.
+    pub fn targets(&self, region: &str) -> Vec<String> {
+        balancers::targets(&self.lock(), region)
+    }
+
     /// Names of all security groups.
     pub fn security_groups(&self) -> Vec<String> {
         let cloud = self.lock();
@@ -285,7 +296,9 @@ impl Aws {
     fn carry_out(&self, scope: &Scope, action: &str, fields: &[(String, String)], body: &[u8]) -> Answer {
         let service = scope.service.as_str();
         let is_closed = self.lock().closed_regions.contains(&scope.region) && action != "DescribeRegions";
-        if service == "ec2" && (is_closed || !self.0.regions.contains(&scope.region)) {
+        if matches!(service, "ec2" | "elasticloadbalancing")
+            && (is_closed || !self.0.regions.contains(&scope.region))
+        {
             return Err(Problem::new(
                 401,
                 "AuthFailure",
@@ -314,6 +327,7 @@ impl Aws {
         let mut cloud = self.lock();
         match (service, action) {
             ("ec2", action) => ec2(&mut cloud, action, &call),
+            ("elasticloadbalancing", action) => balancers::elb(&mut cloud, action, &call),
             ("sts", _) => Ok(
                 json!({"UserId": "AIDACKCEVSQ6C2EXAMPLE", "Account": "123456789012",
                 "Arn": "arn:aws:iam::123456789012:user/dstack"}),

@@ -144,6 +144,15 @@ pub(crate) fn tags_for(input: &Value, kind: &str) -> Result<Value, Problem> {
         }
         all.extend(specification["Tags"].as_array().into_iter().flatten().cloned());
     }
+    checked(all)
+}
+
+/// The tags of a call that makes one thing; refused if they are not good.
+pub(crate) fn tags_of(tags: &Value) -> Result<Value, Problem> {
+    checked(tags.as_array().cloned().unwrap_or_default())
+}
+
+fn checked(all: Vec<Value>) -> Result<Value, Problem> {
     if all.len() > 50 {
         return Err(Problem::new(
             400,

@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::balancers::{Balancer, TargetGroup};
+
 /// How long things take.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
@@ -45,6 +47,8 @@ pub(crate) struct Cloud {
     pub(crate) instances: Vec<Instance>,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) placement_groups: Vec<PlacementGroup>,
+    pub(crate) balancers: Vec<Balancer>,
+    pub(crate) target_groups: Vec<TargetGroup>,
     pub(crate) security_groups: Vec<SecurityGroup>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) reservations: Vec<Reservation>,
@@ -207,6 +211,8 @@ impl Cloud {
             instances: Vec::new(),
             volumes: Vec::new(),
             placement_groups: Vec::new(),
+            balancers: Vec::new(),
+            target_groups: Vec::new(),
             security_groups: Vec::new(),
             addresses: Vec::new(),
             reservations: Vec::new(),

@@ -3,15 +3,18 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, machine,
-    machine_of, placement, requirements, sizes_of_catalog, soak, volume,
+    CANARY, Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway,
+    load_balancer, machine, machine_of, placement, requirements, sizes_of_catalog, soak, volume,
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine, Machine,
-    MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine, Known,
+    LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume,
+    VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
+use dstack_model::decode::decode_strict;
+use dstack_model::gateways::GatewayReplicaProvisioningData;
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::runs::Requirements;
 use dstack_units::Time;
@@ -1121,6 +1124,178 @@ async fn two_gateways() -> (Cloud, Vec<Subject<GatewayMachine>>) {
 }
 
 checks_of!(gateways: one_gateway, two_gateways);
+
+async fn one_balancer() -> (Cloud, Subject<LoadBalancer>) {
+    let cloud = cloud();
+    let subject = load_balancer(&cloud, REGION);
+    (cloud, subject)
+}
+
+async fn three_balancers() -> (Cloud, Vec<Subject<LoadBalancer>>) {
+    let cloud = cloud();
+    let subjects = [REGION, "eu-west-1", REGION].map(|region| load_balancer(&cloud, region));
+    (cloud, subjects.into())
+}
+
+checks_of!(load_balancers: one_balancer, three_balancers;
+    whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+
+/// With a certificate it answers by HTTPS, and sends others there; in private networks only, if that is asked for.
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_is_made_as_it_is_asked_for() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let mut subject = load_balancer(&cloud, REGION);
+    let arn = "arn:aws:acm:us-east-1:123456789012:certificate/1";
+    let certificate = json!({"type": "acm", "arn": arn});
+    subject.want.certificate = Some(decode_strict(&certificate).unwrap());
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let data: Value = serde_json::from_str(&place.backend_data).unwrap();
+    for field in ["lb_arn", "tg_arn", "listener_arn", "http_listener_arn"] {
+        assert!(data[field].as_str().unwrap().starts_with("arn:aws:"), "{data}");
+    }
+    let made = emulator.load_balancers().remove(0);
+    assert_eq!(
+        (&made["arn"], &made["scheme"]),
+        (&data["lb_arn"], &json!("internet-facing"))
+    );
+    assert_eq!(made["subnets"].as_array().unwrap().len(), 3, "one in each zone");
+    assert!(
+        made["tags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|tag| tag["Key"] == "dstack_project")
+    );
+    let [https, http] = made["listeners"].as_array().unwrap().as_slice() else {
+        panic!("{made}");
+    };
+    assert_eq!(
+        (&https["Port"], &https["Certificates"][0]["CertificateArn"]),
+        (&json!(443), &json!(arn))
+    );
+    assert_eq!(https["DefaultActions"][0]["TargetGroupArn"], data["tg_arn"]);
+    assert_eq!(
+        http["DefaultActions"][0]["RedirectConfig"]["StatusCode"],
+        "HTTP_301"
+    );
+    let mut private = load_balancer(&cloud, REGION);
+    private.want.is_public = false;
+    let refused = Driver::new(&cloud).make(&private).await.unwrap_err();
+    assert!(refused.to_string().contains("private subnets"), "{refused}");
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "private", "regions": [REGION]}));
+    let mut private = load_balancer(&cloud, REGION);
+    private.want.is_public = false;
+    Driver::new(&cloud).make(&private).await.unwrap();
+    let made = emulator.load_balancers().remove(0);
+    assert_eq!(made["scheme"], "internal");
+    let http = &made["listeners"][0];
+    assert_eq!(
+        (&http["Port"], &http["DefaultActions"][0]["Type"]),
+        (&json!(80), &json!("forward"))
+    );
+}
+
+/// What cannot be made is refused in words that help, and nothing of it is left.
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_is_not_there_is_refused() {
+    let (cloud, subject) = one_balancer().await;
+    let mut subject = subject;
+    let certificate = json!({"type": "acm", "arn": "arn:aws:acm:eu-west-1:1:certificate/none"});
+    subject.want.certificate = Some(decode_strict(&certificate).unwrap());
+    let refused = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        refused.is_definite() && refused.to_string().contains("CertificateNotFound"),
+        "{refused}"
+    );
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+/// Until nothing is under way any more; what was said meanwhile.
+async fn told(
+    cloud: &Cloud,
+    known: &Known<LoadBalancer>,
+    machines: &[GatewayReplicaProvisioningData],
+) -> Vec<String> {
+    let mut said = Vec::new();
+    let backend = cloud.open();
+    for _ in 0..100 {
+        match backend
+            .load_balancers()
+            .unwrap()
+            .set_machines(known, machines)
+            .await
+        {
+            Ok(Balancing::Set) => return said,
+            Ok(Balancing::Underway { doing, again }) => {
+                said.push(doing);
+                tokio::time::sleep(again).await;
+            }
+            Err(error) if !error.is_definite() => tokio::time::sleep(Duration::from_secs(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_go_to_the_machines_that_are_named() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    let mut machines = Vec::new();
+    for _ in 0..3 {
+        machines.push(Driver::new(&cloud).make(&gateway(&cloud, REGION)).await.unwrap());
+    }
+    let subject = load_balancer(&cloud, REGION);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let known = subject.known(Some(place));
+    let ids = |machines: &[GatewayReplicaProvisioningData]| -> Vec<String> {
+        machines
+            .iter()
+            .map(|machine| machine.instance_id.clone())
+            .collect()
+    };
+    let said = told(&cloud, &known, &machines[..2]).await;
+    assert!(said[0].contains("to be set up by AWS"), "{said:?}");
+    assert!(said.last().unwrap().contains("to be found healthy"), "{said:?}");
+    assert_eq!(emulator.targets(REGION), ids(&machines[..2]));
+    assert!(
+        told(&cloud, &known, &machines[..2]).await.is_empty(),
+        "it is so already"
+    );
+    let said = told(&cloud, &known, &machines[1..]).await;
+    assert_eq!(emulator.targets(REGION), ids(&machines[1..]));
+    assert!(
+        said.iter().any(|doing| doing.contains("requests of the machine")),
+        "{said:?}"
+    );
+    let faults = Fault::ALL
+        .iter()
+        .filter(|fault| !matches!(fault, Fault::KilledBefore | Fault::KilledAfter));
+    for fault in faults {
+        for number in 0..5 {
+            cloud.faults().at(number, *fault);
+            let wanted = &machines[number % 3..][..1];
+            told(&cloud, &known, wanted).await;
+            cloud.faults().none();
+            told(&cloud, &known, wanted).await;
+            assert_eq!(emulator.targets(REGION), ids(wanted), "{fault:?} at {number}");
+        }
+    }
+    told(&cloud, &known, &[]).await;
+    assert!(emulator.targets(REGION).is_empty());
+    // Somebody has deleted it.
+    Driver::new(&cloud).remove(&known, &subject).await;
+    let balancers = cloud.open();
+    let gone = balancers
+        .load_balancers()
+        .unwrap()
+        .set_machines(&known, &machines)
+        .await;
+    let gone = gone.unwrap_err();
+    assert!(
+        gone.is_definite() && gone.to_string().contains("is gone"),
+        "{gone}"
+    );
+}
 
 /// Of plain Ubuntu, reached at the ports of a gateway, without what jobs may do in the account: the emulator knows no such profile.
 #[tokio::test(start_paused = true)]
