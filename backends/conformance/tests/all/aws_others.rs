@@ -46,7 +46,7 @@ async fn the_sdk_of_the_vendor_finds_its_way_in_the_emulated_cloud() {
     let (status, text) = run(&python, &[script, &url, KEY_ID, CANARY]).await;
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
-    assert_eq!(emulator.ledger().count(), 12);
+    assert_eq!(emulator.ledger().count(), 14);
 }
 
 /// moto, which ends with this.
