@@ -26,10 +26,10 @@ export function backendType(type: string): BackendType | undefined {
   return { type, name: capitalised(about || type), note, fields: reader.fields(schema) };
 }
 
-/** Of the types that a server has, those that have a configuration, by name. */
+/** Of the types that a server has, those that have a configuration, by name; those that are of no use any more come last. */
 export function backendTypes(known: string[]): BackendType[] {
   const found = known.map(backendType).filter((each) => each !== undefined);
-  return found.sort((a, b) => a.name.localeCompare(b.name));
+  return found.sort((a, b) => Number(a.note !== null) - Number(b.note !== null) || a.name.localeCompare(b.name));
 }
 
 /** What one of this type begins with: the first kind of credentials. */

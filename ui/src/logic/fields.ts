@@ -50,13 +50,13 @@ const SECRETS = new Set(["api_key", "api_token", "secret_key", "client_secret", 
 /** Of these, whole files are pasted. */
 const LONG_SECRETS = new Set(["data", "content", "private_key_content", "key_content"]);
 
-const ACRONYMS: Record<string, string> = {
-  api: "API", iam: "IAM", id: "ID", ids: "IDs", ips: "IPs", nat: "NAT", os: "OS", roce: "RoCE", tpu: "TPU", gpu: "GPU", cpu: "CPU", url: "URL", vm: "VM", vpc: "VPC", vpcs: "VPCs", nvidia: "NVIDIA",
+const WORDS: Record<string, string> = {
+  api: "API", creds: "credentials", iam: "IAM", id: "ID", ids: "IDs", ips: "IPs", nat: "NAT", os: "OS", roce: "RoCE", tpu: "TPU", gpu: "GPU", cpu: "CPU", url: "URL", vm: "VM", vpc: "VPC", vpcs: "VPCs", nvidia: "NVIDIA",
 };
 
 /** `VPC IDs` from `vpc_ids`. */
 export function labelOf(key: string): string {
-  const words = key.split("_").map((word) => ACRONYMS[word] ?? word);
+  const words = key.split("_").map((word) => WORDS[word] ?? word);
   const text = words.join(" ");
   return text.charAt(0).toUpperCase() + text.slice(1);
 }

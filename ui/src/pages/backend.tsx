@@ -230,9 +230,10 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     setBusy(false);
   };
   const shared: Form = { config, change: setConfig, before, errors: found.at };
-  const isMore = (key: string, isRequired: boolean) => !isRequired && key !== "creds" && key !== "regions";
-  const main = fields.filter((field) => !isMore(field.key, field.isRequired));
-  const more = fields.filter((field) => isMore(field.key, field.isRequired));
+  // What is needed, credentials last, then regions; the rest is folded away.
+  const rank = ({ key, isRequired }: { key: string; isRequired: boolean }) => (key === "creds" ? 1 : isRequired ? 0 : key === "regions" ? 2 : 3);
+  const main = fields.filter((field) => rank(field) < 3).sort((a, b) => rank(a) - rank(b));
+  const more = fields.filter((field) => rank(field) === 3);
   const isFaultInMore = more.some((field) => [...found.at.keys()].some((key) => (JSON.parse(key) as Path)[0] === field.key));
   const others = unknownFields(fields, config);
   return (

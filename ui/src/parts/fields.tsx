@@ -129,7 +129,7 @@ function Inner({ form, shape, path, label }: { form: Form; shape: Shape; path: P
   }
 }
 
-const KINDS: Record<string, string> = { default: "What the server finds around itself", client: "Client", access_key: "Access key", api_key: "API key", api_token: "API token", service_account: "Service account" };
+const KINDS: Record<string, string> = { default: "The server's own", client: "Client", access_key: "Access key", api_key: "API key", api_token: "API token", service_account: "Service account" };
 const kindName = (variant: Variant) => KINDS[variant.name] ?? words(variant.name);
 
 function Variants({ form, shape, path, label }: { form: Form; shape: OfShape<"variants">; path: Path; label: string }) {
