@@ -5510,6 +5510,8 @@ export interface components {
             refused_offers: components["schemas"]["OfferVerdict"][];
             /** @description How many offers were not taken. */
             total_refused_offers: number;
+            /** @description What becomes of all that each backend offers, whatever fleets ask for. */
+            backends: components["schemas"]["BackendOffers"][];
             /** @description The smallest changes of the configuration by which something could be had, the cheapest first. */
             changes: components["schemas"]["ChangeSet"][];
         };
@@ -9731,6 +9733,24 @@ export interface components {
              * @enum {string}
              */
             type: "working_dir";
+        };
+        /** BackendOffers */
+        BackendOffers: {
+            /**
+             * @description Backend that makes the offer.
+             * @enum {string}
+             */
+            backend: "amddevcloud" | "aws" | "azure" | "cloudrift" | "crusoe" | "cudo" | "datacrunch" | "daytona" | "digitalocean" | "dstack" | "gcp" | "hotaisle" | "jarvislabs" | "kubernetes" | "lambda" | "lium" | "remote" | "nebius" | "oci" | "runpod" | "seeweb" | "tensordock" | "vastai" | "verda" | "vultr" | "slurm";
+            total: number;
+            fit: number;
+            cheapest: number | null;
+            refused: components["schemas"]["RefusedOffers"][];
+        };
+        /** RefusedOffers */
+        RefusedOffers: {
+            /** @enum {string} */
+            check: "place" | "instance_type" | "gpu" | "cpu" | "memory" | "disk" | "spot" | "price" | "availability";
+            offers: number;
         };
     };
     responses: never;

@@ -9,7 +9,7 @@ import { costs, costsFrom, cutRuns, type Group, type Grouping, GROUPINGS, type R
 import { fromSearch, type ListFilters, toSearch } from "../logic/filters";
 import { capitalised, count, money, price } from "../logic/format";
 import { exact } from "../logic/time";
-import { Alert, Button, Empty, Facts, Failure, Head, Loading, Section, useNow } from "../parts/basic";
+import { Button, Empty, Facts, Failure, Head, Loading, Section, useNow } from "../parts/basic";
 import { FilterBar } from "../parts/filters";
 import { type Column, ReadAgain, Table } from "../parts/table";
 
@@ -77,8 +77,14 @@ export function CostsPage() {
             <Facts facts={[["Cost", money(shown.total)], ["Now", shown.hourly > 0 ? price(shown.hourly) : "nothing"], ["Runs", shown.runs]]} />
             {shown.total > 0 && <Bars slices={shown.slices} />}
           </Section>
-          {shown.groups.length > 0 ? <Table label={`Costs by ${grouping}`} columns={columns(grouping, shown.total)} rows={shown.groups} idOf={(group) => group.key} /> : !isReading && <Empty title="Nothing has cost anything" />}
-          <Alert title="What is counted">
+          {shown.groups.length > 0 ? (
+            <div className="spaced">
+              <Table label={`Costs by ${grouping}`} columns={columns(grouping, shown.total)} rows={shown.groups} idOf={(group) => group.key} />
+            </div>
+          ) : (
+            !isReading && <Empty title="Nothing has cost anything" />
+          )}
+          <Section title="What is counted">
             <p role="status">
               {isReading ? `Reading runs: ${rows.length.toLocaleString("en")} so far.` : `The newest ${count(rows.length, "run")}, also finished and deleted ones${runs.length > rows.length ? `, and ${count(runs.length - rows.length, "older run")} that run still` : ""}.`}{" "}
               {!isReading && (list.hasNextPage ? "Older ones are not loaded, and not counted." : "These are all that you may see.")}{" "}
@@ -88,7 +94,7 @@ export function CostsPage() {
               Each attempt of a job counts from when it was submitted until it was finished, at the price that its machine was offered for. Of what began before the range, the part within it counts.
               {cut > 0 && ` Of ${count(cut, "run")} with many attempts, the newest ${queries.MOST_ATTEMPTS} of each job count.`} Idle machines of fleets, volumes and gateways are not in it; what a cloud charges may differ.
             </p>
-          </Alert>
+          </Section>
         </>
       )}
       {list.isPending && <Loading what="runs" />}

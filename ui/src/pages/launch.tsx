@@ -7,17 +7,18 @@ import { stringify } from "yaml";
 import configurationSchema from "../../../docs/schemas/configuration.schema.json";
 import { ApiError, post } from "../api/client";
 import * as queries from "../api/queries";
-import type { FleetPlan, JobExplanation, RunPlan } from "../api/types";
+import type { FleetPlan, RunPlan } from "../api/types";
 import { configurationOf, leftOut } from "../logic/again";
 import type { Schema } from "../logic/completion";
 import { located, readDraft } from "../logic/draft";
 import { fromSearch, toSearch } from "../logic/filters";
 import { draftName, keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
 import { keyOf, searchOf, type Start, startOf } from "../logic/start";
-import { count, money, price } from "../logic/format";
+import { count } from "../logic/format";
 import { isFinished } from "../logic/status";
 import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section } from "../parts/basic";
 import { Dialog } from "../parts/dialog";
+import { Explained } from "../parts/explained";
 import { Choice, useProjectChoice } from "../parts/filters";
 import { OfferTable } from "../parts/offer-table";
 import Yaml from "../parts/yaml";
@@ -383,55 +384,5 @@ function NothingFits({ plan }: { plan: RunPlan }) {
         A fleet says which machines its runs may use: <Link to="/projects/$p/fleets/add" params={{ p: plan.project_name }}>add one</Link>
       </p>
     </Empty>
-  );
-}
-
-const SHOWN_REFUSED = 8;
-
-/** Why each place was taken or not, and what to change. */
-function Explained({ explanation }: { explanation: JobExplanation }) {
-  return (
-    <Section title={`Why: ${explanation.fits ? "it fits" : "it does not fit"}`}>
-      {explanation.changes.length > 0 && (
-        <>
-          <h3>The smallest changes that make it fit</h3>
-          <ul className="changes">
-            {explanation.changes.map((change, at) => (
-              <li key={at}>
-                {change.fields.map((field) => (
-                  <span key={field.field} className="change">
-                    <code>{field.field}</code>: {field.from !== null && <><del>{field.from}</del> → </>}
-                    <ins>{field.to}</ins>
-                  </span>
-                ))}
-                <span className="muted"> gives {change.gives}{change.price > 0 && `, ${money(change.price)}/h`}</span>
-              </li>
-            ))}
-          </ul>
-        </>
-      )}
-      <ul className="verdicts">
-        {explanation.fleets.map((fleet) => (
-          <li key={fleet.name} className={fleet.chosen ? "good" : ""}>
-            <strong>Fleet {fleet.name}</strong> {fleet.chosen ? "is chosen" : (fleet.reason ?? "is not chosen")}
-            {fleet.no_new_instances && <span className="sub">No new instances: {fleet.no_new_instances}</span>}
-          </li>
-        ))}
-        {explanation.instances.map((instance) => (
-          <li key={instance.name} className={instance.available ? "good" : ""}>
-            <strong>Instance {instance.name}</strong> {instance.available ? "can take it" : instance.reasons.join("; ")}
-          </li>
-        ))}
-        {explanation.refused_offers.slice(0, SHOWN_REFUSED).map((offer, at) => (
-          <li key={at}>
-            <strong>
-              {offer.backend} {offer.region} {offer.instance}
-            </strong>{" "}
-            ({price(offer.price)}) {offer.reasons.join("; ")}
-          </li>
-        ))}
-      </ul>
-      {explanation.total_refused_offers > SHOWN_REFUSED && <p className="muted">and {count(explanation.total_refused_offers - SHOWN_REFUSED, "more offer")} that do not fit</p>}
-    </Section>
   );
 }
