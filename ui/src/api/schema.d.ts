@@ -2855,6 +2855,25 @@ export interface components {
             config: Record<string, never>;
         };
         /**
+         * BackendOffers
+         * @description What becomes of what a backend offers.
+         */
+        BackendOffers: {
+            /**
+             * @description Backend that makes the offers.
+             * @enum {string}
+             */
+            backend: "amddevcloud" | "aws" | "azure" | "cloudrift" | "crusoe" | "cudo" | "datacrunch" | "daytona" | "digitalocean" | "dstack" | "gcp" | "hotaisle" | "jarvislabs" | "kubernetes" | "lambda" | "lium" | "remote" | "nebius" | "oci" | "runpod" | "seeweb" | "tensordock" | "vastai" | "verda" | "vultr" | "slurm";
+            /** @description How many offers it makes. */
+            total: number;
+            /** @description How many of them are as asked for, and can be had. */
+            fit: number;
+            /** @description Dollars an hour of the cheapest of those that fit. */
+            cheapest: number | null;
+            /** @description How many fall out, by the first check that they do not pass; in the order of the checks. */
+            refused: components["schemas"]["RefusedOffers"][];
+        };
+        /**
          * BackendYamlRequest
          * @description Request of `backends/create_yaml` and `backends/update_yaml`.
          */
@@ -7487,6 +7506,19 @@ export interface components {
             burst: number;
         };
         /**
+         * RefusedOffers
+         * @description Offers that fall out at the same check.
+         */
+        RefusedOffers: {
+            /**
+             * @description The first check that they do not pass.
+             * @enum {string}
+             */
+            check: "place" | "instance_type" | "gpu" | "cpu" | "memory" | "disk" | "spot" | "price" | "availability";
+            /** @description How many they are. */
+            offers: number;
+        };
+        /**
          * RegistryAuth
          * @description Credentials for pulling an image. May contain `${{ secrets.NAME }}`.
          */
@@ -9733,24 +9765,6 @@ export interface components {
              * @enum {string}
              */
             type: "working_dir";
-        };
-        /** BackendOffers */
-        BackendOffers: {
-            /**
-             * @description Backend that makes the offer.
-             * @enum {string}
-             */
-            backend: "amddevcloud" | "aws" | "azure" | "cloudrift" | "crusoe" | "cudo" | "datacrunch" | "daytona" | "digitalocean" | "dstack" | "gcp" | "hotaisle" | "jarvislabs" | "kubernetes" | "lambda" | "lium" | "remote" | "nebius" | "oci" | "runpod" | "seeweb" | "tensordock" | "vastai" | "verda" | "vultr" | "slurm";
-            total: number;
-            fit: number;
-            cheapest: number | null;
-            refused: components["schemas"]["RefusedOffers"][];
-        };
-        /** RefusedOffers */
-        RefusedOffers: {
-            /** @enum {string} */
-            check: "place" | "instance_type" | "gpu" | "cpu" | "memory" | "disk" | "spot" | "price" | "availability";
-            offers: number;
         };
     };
     responses: never;
