@@ -140,7 +140,7 @@ test("a backend is added by its form: what is missing or wrong is said at its fi
   await heading(page, "Add backend");
   await page.getByLabel("Search by name").fill("another");
   await page.getByRole("link", { name: /Another dstack server/ }).click();
-  await heading(page, /^Add Another dstack server/);
+  await heading(page, /^Add backend: Another dstack server/);
   const [url, project, token] = [page.getByLabel("URL"), page.getByLabel("Project"), page.getByLabel("API token")];
   await button(page, "Save").click();
   expect(await page.getByText("This is needed.").count()).toBe(3);
@@ -209,7 +209,7 @@ test("a run that waits says why, as a picture and in words", async () => {
   const why = page.getByRole("region", { name: "Why: it does not fit" });
   await why.waitFor();
   await why.getByRole("heading", { name: "Fleet local" }).waitFor();
-  await why.getByText(/has \d+ CPUs, wanted 999\.\., none left/).first().waitFor();
+  await why.getByText(/1 instance: has \d+ CPUs, wanted 999\.\., none left/).first().waitFor();
   await why.getByText("As a table").click();
   await why.getByRole("table", { name: "What is left after each check" }).getByText("Fleet local").waitFor();
   for (const [width, scheme] of [[1440, "light"], [360, "dark"]] as const) {

@@ -40,7 +40,7 @@ export function AddBackendPage() {
   if (chosen) {
     return (
       <>
-        <Head title={`Add ${chosen.name}`} above={<><Above p={p} /> / <Link to="/projects/$p/backends/add" params={{ p }}>Another type</Link></>} />
+        <Head title={`Add backend: ${chosen.name}`} above={<><Above p={p} /> / <Link to="/projects/$p/backends/add" params={{ p }}>Another type</Link></>} />
         {taken.has(chosen.type) && (
           <Alert kind="warning">
             The project has this backend already: <Link to="/projects/$p/backends/$type" params={{ p, type: chosen.type }}>change it</Link>.
@@ -81,8 +81,17 @@ export function AddBackendPage() {
 /** A backend of the project. */
 export function BackendPage() {
   const { p, type } = useParams({ strict: false }) as { p: string; type: string };
+  return <OneBackend key={`${p} ${type}`} p={p} type={type} />;
+}
+
+function OneBackend({ p, type }: { p: string; type: string }) {
   const isNew = useLocation({ select: (location) => (location.state as { isSaved?: boolean }).isSaved === true });
   const [saves, setSaves] = useState(isNew ? 1 : 0);
+  const navigate = useNavigate();
+  useEffect(() => {
+    // It is said once, and not again when the page is loaded anew.
+    if (isNew) void navigate({ to: ".", replace: true, state: {} as never });
+  }, [isNew, navigate]);
   const known = useQuery({ queryKey: ["edited backend", p, type], queryFn: ({ signal }) => configOf(p, type, signal), ...queries.FOR_EDITING });
   const kind = backendType(type);
   if (!(known.data !== undefined && known.isFetchedAfterMount)) return known.error ? <NotThere what="backend" error={known.error} /> : <Loading what="its configuration" />;
@@ -96,7 +105,7 @@ export function BackendPage() {
       <Head title={kind ? `${name}` : `Backend ${type}`} above={<><Above p={p} /> / Backends</>} />
       {saves > 0 && <Saved key={saves} name={name} />}
       <Offers p={p} type={type} />
-      {kind ? <BackendForm key={`${p} ${type} ${saves}`} p={p} kind={kind} before={known.data} after={after} /> : <Alert kind="warning">This page knows no fields of backends of type {type}.</Alert>}
+      {kind ? <BackendForm key={saves} p={p} kind={kind} before={known.data} after={after} /> : <Alert kind="warning">This page knows no fields of backends of type {type}.</Alert>}
     </>
   );
 }
@@ -107,7 +116,7 @@ function Saved({ name }: { name: string }) {
   return (
     <div ref={place} tabIndex={-1} role="status" className="focusable">
       <Alert kind="good" title="Saved: the credentials were accepted">
-        {name} was asked before anything was saved. What it offers comes below.
+        They were tried before anything was saved. What {name} offers comes below.
       </Alert>
     </div>
   );

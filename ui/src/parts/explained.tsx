@@ -69,7 +69,7 @@ function OneFunnel({ funnel }: { funnel: Funnel }) {
       <ol className="funnel">
         <Bar length={100} tone="all" text={count(total, of)} />
         {steps.map((step) => (
-          <Bar key={step.why} length={barOf(step.left, total)} tone={step.left > 0 ? "left" : "none"} text={`${step.lost.toLocaleString("en")} ${step.why}`} more={step.left > 0 ? `${step.left.toLocaleString("en")} left` : "none left"} />
+          <Bar key={step.why} length={barOf(step.left, total)} tone={step.left > 0 ? "left" : "none"} text={of === "instance" ? `${count(step.lost, of)}: ${step.why}` : `${step.lost.toLocaleString("en")} ${step.why}`} more={step.left > 0 ? `${step.left.toLocaleString("en")} left` : "none left"} />
         ))}
         {fit > 0 && <Bar length={barOf(fit, total)} tone="fit" text={`${fit.toLocaleString("en")} ${of === "offer" ? "as asked for" : "can take it"}`} />}
       </ol>
