@@ -188,7 +188,6 @@ test("what was saved of a backend is not shown again, and stays; the form and YA
   await page.keyboard.press("Control+End");
   await page.keyboard.type("# of the team");
   await button(page, "As a form").click();
-  await page.getByText("More settings").click();
   expect(await page.getByRole("textbox", { name: "Backend 1" }).inputValue()).toBe("remote");
   await button(page, "As YAML").click();
   await page.getByText("# of the team").waitFor();

@@ -79,6 +79,9 @@ test("secrets are not shown, and stay as they are where none is typed", () => {
   // Of another kind of credentials nothing is kept.
   const other = { type: "oci", creds: { type: "default" } };
   expect(complete(fields, other, saved)).toEqual(other);
+  const key = (type: string, api_key?: string) => ({ creds: { type, ...(api_key !== undefined && { api_key }) } });
+  expect(keptSecret(key("one", "KEY"), key("one"), ["creds", "api_key"])).toBe("KEY");
+  expect(keptSecret(key("one", "KEY"), key("another"), ["creds", "api_key"])).toBeUndefined();
 });
 
 test("secrets of items of a list are kept by name", () => {

@@ -6,7 +6,7 @@ import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, post, type Problem } from "../api/client";
 import * as queries from "../api/queries";
 import { type BackendType, backendType, backendTypes, begun } from "../logic/backends";
-import { complete, type Config, lacking, type Path, placed, tidy, toYaml, unknownFields, withoutSecrets } from "../logic/config";
+import { complete, type Config, fieldAt, lacking, type Path, placed, tidy, toYaml, unknownFields, valueAt, withoutSecrets } from "../logic/config";
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
 import { count } from "../logic/format";
@@ -173,6 +173,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const [asked, setAsked] = useState<Path | null>(null);
+  const [isMoreOpen, setMoreOpen] = useState(false);
   const form = useRef<HTMLFormElement>(null);
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -238,7 +239,17 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     }
     setBusy(false);
   };
-  const shared: Form = { config, change: setConfig, before, errors: found.at };
+  const change = (next: Config) => {
+    setConfig(next);
+    // What is said of a field is not true any more once it says something else.
+    const isSame = (path: Path) => JSON.stringify(valueAt(config, path)) === JSON.stringify(valueAt(next, path));
+    setProblems(problems.filter(({ place }) => isSame(fieldAt(fields, config, place) ?? [])));
+  };
+  const changeText = (next: string) => {
+    setText(next);
+    setProblems([]);
+  };
+  const shared: Form = { config, change, before, errors: found.at };
   // What is needed, credentials last, then regions; the rest is folded away.
   const rank = ({ key, isRequired }: { key: string; isRequired: boolean }) => (key === "creds" ? 1 : isRequired ? 0 : key === "regions" ? 2 : 3);
   const main = fields.filter((field) => rank(field) < 3).sort((a, b) => rank(a) - rank(b));
@@ -271,7 +282,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
           <p className="hint">Fields with * are needed. Secrets are encrypted in the server's database, and not shown again.</p>
           <FormFields form={shared} fields={main} path={[]} />
           {more.length > 0 && (
-            <details open={isFaultInMore || undefined}>
+            <details open={isMoreOpen || isFaultInMore} onToggle={(event) => setMoreOpen(event.currentTarget.open)}>
               <summary>More settings ({more.length})</summary>
               <FormFields form={shared} fields={more} path={[]} />
             </details>
@@ -282,7 +293,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
         <>
           {before && <p className="hint">Secrets that were saved are not here: they stay as they are, unless you write others.</p>}
           <Suspense fallback={<Loading what="the editor" />}>
-            <Yaml label="Configuration of the backend" text={text} onChange={setText} marks={marks} />
+            <Yaml label="Configuration of the backend" text={text} onChange={changeText} marks={marks} />
           </Suspense>
           {draft?.problems.map((problem, at) => (
             <Alert key={at} kind="warning" title="This is not YAML yet">

@@ -43,7 +43,7 @@ function Funnels({ explanation }: { explanation: JobExplanation }) {
     <div className="funnels">
       {cheapest && (
         <p>
-          The cheapest offer that is as asked for: <strong>{cheapest.price > 0 ? money(cheapest.price) : "free"}</strong>{cheapest.price > 0 && " an hour"}, of {cheapest.name}.
+          The cheapest offer of a backend that is as asked for: <strong>{cheapest.price > 0 ? money(cheapest.price) : "free"}</strong>{cheapest.price > 0 && " an hour"}, of {cheapest.name}.
         </p>
       )}
       <ul>
@@ -53,6 +53,7 @@ function Funnels({ explanation }: { explanation: JobExplanation }) {
           </li>
         ))}
       </ul>
+      {explanation.backends.length > 0 && <p className="hint">Offers are counted whatever fleets allow; each falls out at the first check that it does not pass. What fleets leave out is said below.</p>}
       <details>
         <summary>{all.length > MOST_FUNNELS ? `As a table, with ${all.length - MOST_FUNNELS} more` : "As a table"}</summary>
         <Table label="What is left after each check" columns={columns(all)} rows={all} idOf={(funnel) => funnel.key} />

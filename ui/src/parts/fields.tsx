@@ -47,9 +47,14 @@ export function OneField({ form, field, path }: Props) {
   }
   return (
     <Group form={form} field={field} path={path}>
-      <Inner form={form} shape={shape} path={path} label={field.label} />
+      <Inner form={form} shape={shape} path={path} label={field.label} isNeeded={field.isRequired} />
     </Group>
   );
+}
+
+/** A description, with what stands in backticks as code. */
+function About({ text }: { text: string }) {
+  return <p className="hint">{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</p>;
 }
 
 interface InputProps {
@@ -75,7 +80,7 @@ function Labelled({ form, field, path, children }: Props & { children: (props: I
       {(error || field.about) && (
         <div id={`${id}-more`}>
           {error && <p className="field-error">{error}</p>}
-          {field.about && <p className="hint">{field.about}</p>}
+          {field.about && <About text={field.about} />}
         </div>
       )}
     </div>
@@ -104,7 +109,7 @@ function Group({ form, field, path, children }: Props & { children: ReactNode })
       {(error || field.about) && (
         <div id={id} className="group-about">
           {error && <p className="field-error">{error}</p>}
-          {field.about && <p className="hint">{field.about}</p>}
+          {field.about && <About text={field.about} />}
         </div>
       )}
       {children}
@@ -114,12 +119,15 @@ function Group({ form, field, path, children }: Props & { children: ReactNode })
 
 type OfShape<K extends Shape["kind"]> = Extract<Shape, { kind: K }>;
 
-function Inner({ form, shape, path, label }: { form: Form; shape: Shape; path: Path; label: string }) {
+function Inner({ form, shape, path, label, isNeeded }: { form: Form; shape: Shape; path: Path; label: string; isNeeded: boolean }) {
   switch (shape.kind) {
     case "variants":
       return <Variants form={form} shape={shape} path={path} label={label} />;
-    case "group":
-      return <FormFields form={form} fields={shape.fields} path={path} />;
+    case "group": {
+      // Of what need not be there, nothing is needed until something of it is there.
+      const isUsed = isNeeded || valueAt(form.config, path) !== undefined;
+      return <FormFields form={form} fields={isUsed ? shape.fields : shape.fields.map((field) => ({ ...field, isRequired: false }))} path={path} />;
+    }
     case "list":
       return <List form={form} shape={shape} path={path} label={label} />;
     case "map":
@@ -189,7 +197,7 @@ function List({ form, shape, path, label }: { form: Form; shape: OfShape<"list">
             {item.kind === "group" && item.short !== null && typeof each === "string" ? (
               <FormFields form={{ ...form, config: withValue(form.config, own, { [item.short]: each }) }} fields={item.fields} path={own} />
             ) : (
-              <Inner form={form} shape={item} path={own} label={one} />
+              <Inner form={form} shape={item} path={own} label={one} isNeeded />
             )}
             {remove}
           </fieldset>

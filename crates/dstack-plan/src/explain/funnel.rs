@@ -60,9 +60,7 @@ impl Counts {
 /// The first check that the offer does not pass.
 fn first_check(offer: &Offer, obstacles: &Obstacles) -> Option<OfferCheck> {
     let mismatches = obstacles.mismatches.iter().map(of_mismatch);
-    let first = mismatches
-        .chain(obstacles.unwanted.iter().map(of_unwanted))
-        .min();
+    let first = mismatches.chain(obstacles.unwanted.iter().map(of_unwanted)).min();
     first.or_else(|| (!offer.availability.is_available()).then_some(OfferCheck::Availability))
 }
 

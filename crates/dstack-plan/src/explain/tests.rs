@@ -152,7 +152,10 @@ fn offers_are_counted_at_the_first_check_that_they_do_not_pass() {
         panic!("{found:?}");
     };
     assert_eq!((aws.total, aws.fit, aws.cheapest), (4, 2, Some(0.1)));
-    let by_price_or_gone = [refused(OfferCheck::Price, 1), refused(OfferCheck::Availability, 1)];
+    let by_price_or_gone = [
+        refused(OfferCheck::Price, 1),
+        refused(OfferCheck::Availability, 1),
+    ];
     assert_eq!(aws.refused, by_price_or_gone);
     assert_eq!((gcp.total, gcp.fit, gcp.cheapest), (1, 0, None));
     assert_eq!(gcp.refused, [refused(OfferCheck::Place, 1)]);
