@@ -195,7 +195,7 @@ test("what was saved of a backend is not shown again, and stays; the form and YA
   await page.getByText("Saved: the credentials were accepted").waitFor();
   expect(await server.call("project/main/backends/dstack/config_info")).toMatchObject({ backends: ["remote"], creds: { api_token: ADMIN } });
   // What another has changed meanwhile is not overwritten.
-  await server.call("project/main/backends/update", { type: "dstack", url: cloud.url, project: "main", creds: { type: "api_token", api_token: ADMIN } });
+  await server.call("project/main/backends/update", asBackend());
   await button(page, "Save").click();
   await page.getByText("Somebody else has changed the backend meanwhile").waitFor();
 });
@@ -677,7 +677,13 @@ test("the keyboard goes everywhere", async () => {
   await heading(page, "Projects");
 });
 
+/** What the first server has to be told to use the other one. */
+const asBackend = () => ({ type: "dstack", url: cloud.url, project: "main", creds: { type: "api_token", api_token: ADMIN } });
+
 async function routes(): Promise<string[]> {
+  // The server was started anew meanwhile, and its config.yml says that the project has no backends.
+  const { backends } = await server.call<{ backends: unknown[] }>("projects/main/get");
+  if (backends.length === 0) await server.call("project/main/backends/create", asBackend());
   const [run] = (await server.call<{ id: string; run_spec: { run_name: string } }[]>("runs/list", { limit: 100 })).filter((each) => each.run_spec.run_name === "hostile");
   const [fleet] = await server.call<{ id: string; instances: { id: string }[] }[]>("fleets/list", { only_active: true });
   const project = "/projects/main";
@@ -734,6 +740,7 @@ test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $widt
     await page.goto(server.url + path);
     await page.locator("h1").waitFor();
     await page.getByRole("status").filter({ hasText: "Loading" }).first().waitFor({ state: "detached" });
+    if (/^No such/.test(await page.locator("h1").innerText())) faults.push(`${path}: there is no such thing`);
     const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (tooWide > 0) faults.push(`${path}: ${tooWide} pixels too wide`);
     // Scripts of the test's own: the page's policy lets none in but through the debugger.
