@@ -304,7 +304,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
       )}
       <Failure error={error} title={error instanceof ChangedMeanwhile ? "Not saved" : "It was not saved"} />
       <p className="hint">
-        Where the server's <code>config.yml</code> lists the project {p}, its backends are those of that file at every start of the server: write this one there, too (<strong>Copy YAML</strong>, and its secrets), or it is removed then.
+        Where the server's <code>config.yml</code> lists <code>backends</code> of the project {p}, it has those, and no others, after every start of the server: write this one there, too (<strong>Copy YAML</strong>, and its secrets), or it is removed then.
       </p>
       <div className="dialog-buttons">
         <span className="hint">Saving asks the cloud whether it takes the credentials.</span>
