@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import react from "@vitejs/plugin-react";
 import { defineConfig, type Plugin } from "vite";
+import { backendSchema } from "./backend-schema";
 
 /** Writes `file.br` and `file.gz` beside each file of the build, where that makes it smaller. */
 function compressed(folder: string): Plugin {
@@ -30,7 +31,7 @@ function compressed(folder: string): Plugin {
 export default defineConfig({
   // Every address is relative, so that the page works below any path.
   base: "./",
-  plugins: [react(), compressed("dist/app")],
+  plugins: [react(), backendSchema(), compressed("dist/app")],
   build: {
     outDir: "dist/app",
     emptyOutDir: true,

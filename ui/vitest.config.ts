@@ -1,3 +1,4 @@
 import { defineConfig } from "vitest/config";
+import { backendSchema } from "./backend-schema";
 
-export default defineConfig({ test: { include: ["test/**/*.test.ts"], environment: "node" } });
+export default defineConfig({ plugins: [backendSchema()], test: { include: ["test/**/*.test.ts"], environment: "node" } });

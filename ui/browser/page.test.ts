@@ -8,6 +8,8 @@ import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { ADMIN, freePort, needed, Server } from "./server";
 
 let server: Server;
+/** Another one, which is a cloud to the first. */
+let cloud: Server;
 let browser: Browser;
 const shots = needed("DSTACK_TEST_SHOTS");
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
@@ -19,7 +21,7 @@ let hacks: unknown[] = [];
 
 beforeAll(async () => {
   mkdirSync(shots, { recursive: true });
-  [server, browser] = await Promise.all([Server.start(), chromium.launch({ executablePath: needed("DSTACK_TEST_CHROMIUM"), args: ["--no-sandbox"] })]);
+  [server, cloud, browser] = await Promise.all([Server.start(), Server.start(), chromium.launch({ executablePath: needed("DSTACK_TEST_CHROMIUM"), args: ["--no-sandbox"] })]);
 });
 
 afterEach(async () => {
@@ -32,7 +34,7 @@ afterEach(async () => {
 
 afterAll(async () => {
   await browser?.close();
-  await server?.stop();
+  await Promise.all([server?.stop(), cloud?.stop()]);
 });
 
 interface Look {
@@ -87,6 +89,134 @@ test("who is not signed in signs in, and gets to where they wanted", async () =>
   await page.getByRole("link", { name: "Sign out" }).click();
   await heading(page, "Sign in to dstack");
   expect(await page.evaluate(() => localStorage.getItem("dstack.token"))).toBeNull();
+});
+
+test("an empty server leads to a first run in three steps", async () => {
+  const page = await open("/runs");
+  await page.getByRole("heading", { name: "Three steps to a first run" }).waitFor();
+  const steps = page.getByRole("listitem").filter({ has: page.getByRole("heading", { level: 3 }) });
+  expect((await steps.getByRole("heading").allInnerTexts()).map((text) => text.replace(/\s+/g, " "))).toEqual(["A place to run Done", "Something to run Next", "Watch it Later"]);
+  await page.getByText("Fleet local of main: the machine of this server").waitFor();
+  for (const [width, scheme] of [[1440, "light"], [360, "dark"]] as const) {
+    await page.setViewportSize({ width, height: 900 });
+    expect(await faultsOf(page, scheme)).toEqual([]);
+    await shoot(page, `first-steps-${width}-${scheme}`);
+  }
+  await page.getByRole("link", { name: "A task" }).click();
+  await heading(page, "Launch");
+  // What was begun is known, and where it stands.
+  await page.getByRole("textbox", { name: "Configuration" }).click();
+  await page.keyboard.press("Control+End");
+  await page.keyboard.type("# mine");
+  await page.getByText("Why: it fits").waitFor();
+  await page.goto(`${server.url}/runs`);
+  await page.getByRole("heading", { name: "Something to run Done" }).waitFor();
+  await page.getByRole("link", { name: "A task" }).click();
+  await page.getByText("# mine").waitFor();
+  await page.getByText("Why: it fits").waitFor();
+  await button(page, "Launch").click();
+  await heading(page, "hello");
+  await page.getByText("Done", { exact: true }).first().waitFor();
+  await page.goto(`${server.url}/runs`);
+  await page.getByText("Nothing runs now").waitFor();
+  await button(page, "Show finished ones").click();
+  await page.getByRole("row", { name: /hello/ }).waitFor();
+  expect(await page.getByText("Three steps").count()).toBe(0);
+});
+
+test("who is in no project is told what to do", async () => {
+  await server.call("users/create", { username: "noa", global_role: "user" });
+  const { creds } = await server.call<{ creds: { token: string } }>("users/get_user", { username: "noa" });
+  const page = await open("/runs", { token: creds.token });
+  await page.getByText("You are in no project yet").waitFor();
+  expect(await faultsOf(page, "light")).toEqual([]);
+  await page.getByRole("link", { name: "Create a project" }).click();
+  await heading(page, "Create project");
+});
+
+test("a backend is added by its form: what is missing or wrong is said at its field, and its offers come", async () => {
+  const page = await open("/projects/main");
+  await page.getByRole("link", { name: "Add backend" }).click();
+  await heading(page, "Add backend");
+  await page.getByLabel("Search by name").fill("another");
+  await page.getByRole("link", { name: /Another dstack server/ }).click();
+  await heading(page, /^Add backend: Another dstack server/);
+  const [url, project, token] = [page.getByLabel("URL"), page.getByLabel("Project"), page.getByLabel("API token")];
+  await button(page, "Save").click();
+  expect(await page.getByText("This is needed.").count()).toBe(3);
+  await expect.poll(() => url.evaluate((field) => field === document.activeElement), PATIENCE).toBe(true);
+  expect(await faultsOf(page, "light")).toEqual([]);
+  expect(await faultsOf(page, "dark")).toEqual([]);
+  await shoot(page, "backend-missing");
+  await url.fill(cloud.url);
+  await project.fill("main");
+  await token.fill("wrong");
+  expect(await token.getAttribute("type")).toBe("password");
+  await button(page, "Save").click();
+  await page.locator("fieldset", { has: token }).getByText("Invalid credentials").waitFor();
+  await expect.poll(() => token.evaluate((field) => field === document.activeElement), PATIENCE).toBe(true);
+  await shoot(page, "backend-refused");
+  await token.fill(ADMIN);
+  await button(page, "Save").click();
+  await page.getByText("Saved: the credentials were accepted").waitFor();
+  // The other server divides its machine into blocks, which are not offered to others: what would come then is answered here.
+  await page.getByText("Nothing yet. It is asked for again").waitFor();
+  await page.route("**/runs/get_plan", async (route) => {
+    const { run_spec } = route.request().postDataJSON() as { run_spec: { configuration: { backends: string[] } } };
+    expect(run_spec.configuration.backends).toEqual(["dstack"]);
+    const plan = await server.call<{ job_plans: { offers: object[] }[] }>("project/main/runs/get_plan", { run_spec: { ...run_spec, configuration: { ...run_spec.configuration, backends: null } }, for_offers_only: true });
+    const offers = plan.job_plans[0]?.offers.map((offer) => ({ ...offer, backend: "dstack", region: "far" }));
+    await route.fulfill({ json: { ...plan, job_plans: [{ ...plan.job_plans[0], offers, total_offers: offers?.length }] } });
+  });
+  await page.getByRole("table", { name: "Offers" }).getByText("dstack far").waitFor();
+  await shoot(page, "backend-saved");
+  expect(await server.call("project/main/backends/dstack/config_info")).toMatchObject({ url: cloud.url, creds: { api_token: ADMIN } });
+});
+
+test("what was saved of a backend is not shown again, and stays; the form and YAML say the same", async () => {
+  const page = await open("/projects/main/backends/dstack");
+  await heading(page, /^Another dstack server/);
+  const token = page.getByLabel("API token");
+  expect([await token.inputValue(), await token.getAttribute("placeholder")]).toEqual(["", "Saved, and stays as it is"]);
+  await page.getByText("More settings").click();
+  await button(page, "Add backend").click();
+  await page.getByRole("textbox", { name: "Backend 1" }).fill("remote");
+  await button(page, "As YAML").click();
+  await page.getByText("- remote").waitFor();
+  expect(await page.content()).not.toContain(ADMIN);
+  await page.getByRole("textbox", { name: "Configuration of the backend" }).click();
+  await page.keyboard.press("Control+End");
+  await page.keyboard.type("# of the team");
+  await button(page, "As a form").click();
+  expect(await page.getByRole("textbox", { name: "Backend 1" }).inputValue()).toBe("remote");
+  await button(page, "As YAML").click();
+  await page.getByText("# of the team").waitFor();
+  await button(page, "Save").click();
+  await page.getByText("Saved: the credentials were accepted").waitFor();
+  expect(await server.call("project/main/backends/dstack/config_info")).toMatchObject({ backends: ["remote"], creds: { api_token: ADMIN } });
+  // What another has changed meanwhile is not overwritten.
+  await server.call("project/main/backends/update", asBackend());
+  await button(page, "Save").click();
+  await page.getByText("Somebody else has changed the backend meanwhile").waitFor();
+});
+
+test("a run that waits says why, as a picture and in words", async () => {
+  const configuration = { type: "task", commands: ["true"], retry: { on_events: ["no-capacity"], duration: "1h" }, resources: { cpu: "999..", memory: "0.1GB..", disk: "1GB.." } };
+  const { id } = await server.call<{ id: string }>("project/main/runs/apply", { force: true, plan: { run_spec: { run_name: "patient", configuration }, current_resource: null } });
+  const page = await open(`/projects/main/runs/${id}`);
+  await heading(page, "patient");
+  const why = page.getByRole("region", { name: "Why: it does not fit" });
+  await why.waitFor();
+  await why.getByRole("heading", { name: "Fleet local" }).waitFor();
+  await why.getByText(/1 instance: has \d+ CPUs, wanted 999\.\., none left/).first().waitFor();
+  await why.getByText("As a table").click();
+  await why.getByRole("table", { name: "What is left after each check" }).getByText("Fleet local").waitFor();
+  for (const [width, scheme] of [[1440, "light"], [360, "dark"]] as const) {
+    await page.setViewportSize({ width, height: 900 });
+    expect(await faultsOf(page, scheme)).toEqual([]);
+    await shoot(page, `waiting-${width}-${scheme}`);
+  }
+  await server.call("project/main/runs/stop", { runs_names: ["patient"], abort: true });
 });
 
 test("a run is launched, its output comes, and it is stopped", async () => {
@@ -547,7 +677,13 @@ test("the keyboard goes everywhere", async () => {
   await heading(page, "Projects");
 });
 
+/** What the first server has to be told to use the other one. */
+const asBackend = () => ({ type: "dstack", url: cloud.url, project: "main", creds: { type: "api_token", api_token: ADMIN } });
+
 async function routes(): Promise<string[]> {
+  // The server was started anew meanwhile, and its config.yml says that the project has no backends.
+  const { backends } = await server.call<{ backends: unknown[] }>("projects/main/get");
+  if (backends.length === 0) await server.call("project/main/backends/create", asBackend());
   const [run] = (await server.call<{ id: string; run_spec: { run_name: string } }[]>("runs/list", { limit: 100 })).filter((each) => each.run_spec.run_name === "hostile");
   const [fleet] = await server.call<{ id: string; instances: { id: string }[] }[]>("fleets/list", { only_active: true });
   const project = "/projects/main";
@@ -571,11 +707,15 @@ async function routes(): Promise<string[]> {
     "/volumes",
     "/gateways",
     `${project}/gateways/add`,
+    "/costs",
     "/models",
     "/projects",
     "/projects/add",
     project,
     `${project}/backends/add`,
+    `${project}/backends/add?type=aws`,
+    `${project}/backends/add?type=slurm`,
+    `${project}/backends/dstack`,
     "/users",
     "/users/add",
     "/users/admin",
@@ -600,6 +740,7 @@ test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $widt
     await page.goto(server.url + path);
     await page.locator("h1").waitFor();
     await page.getByRole("status").filter({ hasText: "Loading" }).first().waitFor({ state: "detached" });
+    if (/^No such/.test(await page.locator("h1").innerText())) faults.push(`${path}: there is no such thing`);
     const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     if (tooWide > 0) faults.push(`${path}: ${tooWide} pixels too wide`);
     // Scripts of the test's own: the page's policy lets none in but through the debugger.
@@ -607,12 +748,20 @@ test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $widt
     for (const scheme of ["light", "dark"] as const) {
       await page.emulateMedia({ colorScheme: scheme });
       for (const violation of await violations(page)) faults.push(`${path} in ${scheme}: ${violation}`);
-      const name = path.split("?")[0]?.replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "id").replaceAll("/", "_").slice(1);
+      const name = path.replace(/\?type=/, "-").split("?")[0]?.replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "id").replaceAll("/", "_").slice(1);
       await shoot(page, `${name}-${width}-${scheme}`);
     }
   }
   expect(faults).toEqual([]);
 });
+
+/** What is wrong with a page as it is: too wide, or not accessible. */
+async function faultsOf(page: Page, scheme: "light" | "dark"): Promise<string[]> {
+  await page.emulateMedia({ colorScheme: scheme });
+  await page.evaluate(axe);
+  const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  return [...(tooWide > 0 ? [`${tooWide} pixels too wide`] : []), ...(await violations(page))];
+}
 
 /** What breaks WCAG 2.2 on level A or AA. */
 async function violations(page: Page): Promise<string[]> {
@@ -645,6 +794,155 @@ test("the first load is small, and kept", async () => {
   expect(unpacked).toBeLessThan(500_000);
   const script = await fetch(`${server.url}/${await page.evaluate(() => new URL((document.querySelector("script[src]") as HTMLScriptElement).src).pathname.slice(1))}`);
   expect(script.headers.get("cache-control")).toContain("immutable");
+});
+
+/** A run as the server has it, many times: the answers to lists are of this number of runs. */
+async function pretendRuns(page: Page, number: number, change: (run: Listed, at: number) => void = () => undefined): Promise<void> {
+  const listed = await server.call<Listed[]>("runs/list", { limit: 100, job_submissions_limit: 1 });
+  const real = listed.find((run) => run.jobs[0]?.job_submissions[0]?.job_provisioning_data);
+  if (!real) throw new Error("there is no run to be like");
+  const start = Date.parse("2026-03-01T00:00:00Z");
+  const all = Array.from({ length: number }, (_, at) => {
+    const digits = String(at).padStart(12, "0");
+    const run = structuredClone(real);
+    Object.assign(run, { id: `00000000-0000-4000-8000-${digits}`, submitted_at: new Date(start - at * 1000).toISOString(), run_spec: { ...run.run_spec, run_name: `run-${at}` } });
+    change(run, at);
+    return run;
+  });
+  await page.route("**/api/runs/list", (route) => {
+    const { prev_run_id, limit = 100 } = route.request().postDataJSON() as { prev_run_id?: string; limit?: number };
+    const from = prev_run_id === undefined ? 0 : Number(prev_run_id.slice(-12)) + 1;
+    return route.fulfill({ json: all.slice(from, from + limit) });
+  });
+}
+
+interface Listed {
+  id: string;
+  submitted_at: string;
+  run_spec: { run_name: string };
+  jobs: { job_submissions: { submitted_at: string; finished_at: string | null; job_provisioning_data: { price: number } | null }[] }[];
+}
+
+test("a list of 10,000 runs draws those that are seen, and scrolls", { timeout: 180_000 }, async () => {
+  const page = await open("/healthcheck");
+  await pretendRuns(page, 10_000);
+  await page.goto(`${server.url}/runs?only_active=false`);
+  const table = page.getByRole("table", { name: "Runs" });
+  await table.waitFor();
+  const known = async () => Number(await table.getAttribute("aria-rowcount")) - 1;
+  const drawn = () => page.locator("tbody tr:not(.gap)").count();
+  let most = 0;
+  while ((await known()) < 10_000) {
+    const before = await known();
+    await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
+    await expect.poll(known, PATIENCE).toBeGreaterThan(before);
+    most = Math.max(most, await drawn());
+  }
+  await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
+  await page.getByRole("link", { name: "run-9999", exact: true }).waitFor();
+  // Through all of it, and back to the top.
+  const frames = await page.evaluate(async () => {
+    const times: number[] = [];
+    let last = performance.now();
+    const end = document.body.scrollHeight;
+    for (let at = 0; at < 120; at += 1) {
+      window.scrollTo(0, (end * at) / 120);
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      times.push(now - last);
+      last = now;
+    }
+    window.scrollTo(0, 0);
+    return times.sort((a, b) => a - b);
+  });
+  await page.getByRole("link", { name: "run-0", exact: true }).waitFor();
+  most = Math.max(most, await drawn());
+  const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
+  console.log(`10,000 runs: ${most} rows and ${nodes} elements at most; frames of ${frames[60]?.toFixed(1)} ms (median), ${frames[114]?.toFixed(1)} ms (95 of 100)`);
+  expect(most).toBeGreaterThan(10);
+  expect(most).toBeLessThan(100);
+  expect(nodes).toBeLessThan(5000);
+});
+
+test("costs are added up from what the server lists", async () => {
+  const page = await open("/healthcheck");
+  const hour = 3_600_000;
+  const now = Date.now();
+  await pretendRuns(page, 250, (run, at) => {
+    const [submission] = run.jobs[0]?.job_submissions ?? [];
+    if (!submission?.job_provisioning_data) throw new Error("the run had no machine");
+    // Two hours each, one run an hour; the last two days cost 1 dollar an hour.
+    Object.assign(submission, { submitted_at: new Date(now - (at + 2) * hour).toISOString(), finished_at: new Date(now - at * hour).toISOString() });
+    submission.job_provisioning_data = { ...submission.job_provisioning_data, price: at < 48 ? 1 : 0 };
+    Object.assign(run, { user: at % 2 ? "mia" : "leo", submitted_at: submission.submitted_at });
+  });
+  await page.goto(`${server.url}/costs?by=user`);
+  await page.getByText("The newest 250 runs").waitFor();
+  await page.getByText("$96.00", { exact: true }).waitFor();
+  const row = page.getByRole("table", { name: "Costs by user" }).getByRole("row", { name: /leo/ });
+  expect(await row.innerText()).toMatch(/24\s+\$48\.00/);
+  await page.getByLabel("Range").selectOption("24h");
+  await page.waitForURL(/range=24h/);
+  // Of two runs at a time, but for the newest hour, which one run had alone.
+  await page.getByText("$47.00", { exact: true }).waitFor();
+  await page.getByLabel("Added up by").selectOption("run");
+  await page.getByRole("link", { name: "run-3", exact: true }).waitFor();
+  for (const [width, scheme] of [[1440, "light"], [360, "dark"]] as const) {
+    await page.setViewportSize({ width, height: 900 });
+    expect(await faultsOf(page, scheme)).toEqual([]);
+    await shoot(page, `costs-${width}-${scheme}`);
+  }
+});
+
+/** Milliseconds, but for the shift, which has no unit. */
+interface Figures {
+  firstPaint: number;
+  largestPaint: number;
+  blocking: number;
+  shift: number;
+  usable: number;
+}
+
+test("the page is quick where the processor is four times slower", async () => {
+  const page = await open("/healthcheck");
+  const session = await page.context().newCDPSession(page);
+  await session.send("Emulation.setCPUThrottlingRate", { rate: 4 });
+  await session.send("Network.enable");
+  await session.send("Network.setCacheDisabled", { cacheDisabled: true });
+  await page.addInitScript(() => {
+    const seen = { largestPaint: 0, shift: 0, tasks: [] as { start: number; duration: number }[], usable: 0 };
+    Object.assign(window, { seen });
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (seen.largestPaint = entry.startTime))).observe({ type: "largest-contentful-paint", buffered: true });
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => seen.tasks.push({ start: entry.startTime, duration: entry.duration }))).observe({ type: "longtask", buffered: true });
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => (seen.shift += (entry as PerformanceEntry & { value: number }).value))).observe({ type: "layout-shift", buffered: true });
+    new MutationObserver(() => {
+      if (seen.usable === 0 && document.querySelector("tbody tr a")) seen.usable = performance.now();
+    }).observe(document, { childList: true, subtree: true });
+  });
+  const measure = async (): Promise<Figures> => {
+    await page.goto(`${server.url}/runs?only_active=false`);
+    await page.getByRole("table", { name: "Runs" }).waitFor();
+    await page.waitForLoadState("networkidle");
+    return page.evaluate(() => {
+      const { seen } = window as unknown as { seen: { largestPaint: number; shift: number; tasks: { start: number; duration: number }[]; usable: number } };
+      const firstPaint = performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? Infinity;
+      // What a task takes beyond 50 ms keeps others waiting, from the first paint on.
+      const blocking = seen.tasks.filter((task) => task.start + task.duration > firstPaint).reduce((sum, task) => sum + Math.max(0, task.duration - 50), 0);
+      return { firstPaint, largestPaint: seen.largestPaint, blocking, shift: seen.shift, usable: seen.usable };
+    });
+  };
+  // A machine that has other work now is not what is measured: the best of three counts.
+  const all = [await measure(), await measure(), await measure()].sort((a, b) => a.usable - b.usable);
+  const [best] = all;
+  if (!best) throw new Error("nothing was measured");
+  const ms = (value: number) => `${value.toFixed(0)} ms`;
+  for (const each of all) console.log(`4x slower, nothing kept: usable after ${ms(each.usable)}, first contentful paint ${ms(each.firstPaint)}, largest ${ms(each.largestPaint)}, blocked for ${ms(each.blocking)}, shift ${each.shift.toFixed(3)}`);
+  expect(best.usable).toBeGreaterThan(0);
+  // What is aimed at is 1 s (docs/ui.md); the rest is room for machines with other work.
+  expect(best.usable).toBeLessThan(2500);
+  expect(best.largestPaint).toBeLessThan(2500);
+  expect(best.blocking).toBeLessThan(1000);
+  expect(best.shift).toBeLessThan(0.1);
 });
 
 test("a model that is served answers in the page, and says so when it does not", async () => {

@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
 import { changedSince, ChangedMeanwhile } from "../src/logic/edits";
-import { draftName, forgetAfter, forgetDrafts, keepDraft, keptDraft, type Store } from "../src/logic/kept-draft";
+import { draftName, forgetAfter, forgetDrafts, hasDraft, keepDraft, keptDraft, type Store } from "../src/logic/kept-draft";
 import { opensPalette } from "../src/logic/keys";
 import { mayReload } from "../src/logic/reload";
 import { keyOf, searchOf, type Start, startOf } from "../src/logic/start";
@@ -32,6 +32,13 @@ test("what is written outlives the page, until it says what it started from", ()
   expect(keptDraft(store, "a")).toBe("type: task\nname: x");
   keepDraft(store, "a", "type: task", "type: task");
   expect(store.all.size).toBe(0);
+});
+
+test("it is known who has begun something", () => {
+  const store = tab();
+  store.setItem("other", "x");
+  keepDraft(store, draftName("me", "Launch", "a"), "", "type: task");
+  expect([hasDraft(store, "me"), hasDraft(store, "m"), hasDraft(store, "you"), hasDraft(null, "me")]).toEqual([true, false, false, false]);
 });
 
 test("what started from something else, elsewhere or by another user is another draft", () => {

@@ -200,9 +200,11 @@ fn fingerprint() -> Result<String> {
         "package-lock.json",
         "tsconfig.json",
         "vite.config.ts",
+        "backend-schema.ts",
     ];
     files.extend(own.map(|name| folder().join(name)));
-    files.push(layout::root().join("docs/schemas/configuration.schema.json"));
+    let schemas = ["configuration.schema.json", "openapi.json"];
+    files.extend(schemas.map(|name| layout::root().join("docs/schemas").join(name)));
     files.sort();
     let mut hasher = DefaultHasher::new();
     for file in files {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::Decode;
 use crate::backends::BackendType;
+use crate::string_enum;
 
 /// Of one job of a plan.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
@@ -21,6 +22,9 @@ pub struct JobExplanation {
     pub refused_offers: Vec<OfferVerdict>,
     /// How many offers were not taken.
     pub total_refused_offers: u64,
+    /// What becomes of all that each backend offers, whatever fleets ask for.
+    #[decode(default)]
+    pub backends: Vec<BackendOffers>,
     /// The smallest changes of the configuration by which something could be had, the cheapest first.
     pub changes: Vec<ChangeSet>,
 }
@@ -66,6 +70,54 @@ pub struct OfferVerdict {
     pub price: f64,
     /// Why it was not taken.
     pub reasons: Vec<String>,
+}
+
+string_enum! {
+    /// What an offer is looked at for, in this order.
+    pub enum OfferCheck {
+        /// Its backend, region, zone, and where volumes are.
+        Place = "place",
+        /// Its instance type, and whether that can be divided into `blocks`.
+        InstanceType = "instance_type",
+        /// Its GPUs.
+        Gpu = "gpu",
+        /// Its CPUs, and their architecture.
+        Cpu = "cpu",
+        /// Its memory.
+        Memory = "memory",
+        /// Its disk.
+        Disk = "disk",
+        /// Whether it is a spot instance.
+        Spot = "spot",
+        /// Its price.
+        Price = "price",
+        /// Whether it can be had now.
+        Availability = "availability",
+    }
+}
+
+/// What becomes of what a backend offers.
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
+pub struct BackendOffers {
+    /// Backend that makes the offers.
+    pub backend: BackendType,
+    /// How many offers it makes.
+    pub total: u64,
+    /// How many of them are as asked for, and can be had.
+    pub fit: u64,
+    /// Dollars an hour of the cheapest of those that fit.
+    pub cheapest: Option<f64>,
+    /// How many fall out, by the first check that they do not pass; in the order of the checks.
+    pub refused: Vec<RefusedOffers>,
+}
+
+/// Offers that fall out at the same check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Decode)]
+pub struct RefusedOffers {
+    /// The first check that they do not pass.
+    pub check: OfferCheck,
+    /// How many they are.
+    pub offers: u64,
 }
 
 /// Changes that help together.

@@ -2,6 +2,7 @@
 
 mod changes;
 mod distance;
+mod funnel;
 mod obstacles;
 
 use dstack_model::explanations::{ChangeSet, FleetVerdict, InstanceVerdict, JobExplanation, OfferVerdict};
@@ -57,6 +58,7 @@ pub fn job<'a>(
         instances,
         refused_offers,
         total_refused_offers,
+        backends: funnel::of_backends(&offers),
         changes: if decided.fits {
             Vec::new()
         } else {

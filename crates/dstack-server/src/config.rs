@@ -38,7 +38,7 @@ pub struct ServerConfig {
 pub struct ProjectConfig {
     /// Its name.
     pub name: String,
-    /// Its backends, each an object with `type`.
+    /// Its backends, each an object with `type`; all others are removed. Unset: they are left as they are.
     pub backends: Option<Vec<Value>>,
 }
 
@@ -119,15 +119,22 @@ pub fn load(dir: &Path) -> Result<Option<ServerConfig>, ConfigError> {
     Ok(Some(config))
 }
 
-/// Writes the file of a new server. It says nothing of the project `main` when that has backends already (imported ones):
-/// those that a file does not list are removed.
-pub fn write_default(dir: &Path, has_backends: bool) -> Result<(), ConfigError> {
-    let projects = match has_backends {
-        true => "",
-        false => "projects:\n- name: main\n  backends: []\n\n",
-    };
-    let text = format!("{projects}encryption:\n  keys: []\n");
-    Ok(write_private(&path(dir), text.as_bytes())?)
+/// What a new server's file says. It lists no backends: those that a list does not have are removed at each start, and some may
+/// have been imported already, or are added on the page later.
+const DEFAULT: &str = "\
+projects:
+- name: main
+  # Backends of a list here are configured at every start, and all others of the project are removed then.
+  # Without a list, they are those that are added by the page, the command line or the API.
+  # backends: []
+
+encryption:
+  keys: []
+";
+
+/// Writes the file of a new server.
+pub fn write_default(dir: &Path) -> Result<(), ConfigError> {
+    Ok(write_private(&path(dir), DEFAULT.as_bytes())?)
 }
 
 impl ServerConfig {
@@ -285,11 +292,13 @@ mod tests {
     fn a_new_servers_file_is_valid() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(load(dir.path()).unwrap(), None);
-        write_default(dir.path(), false).unwrap();
+        write_default(dir.path()).unwrap();
         let config = load(dir.path()).unwrap().unwrap();
         assert_eq!(config.projects[0].name, "main");
-        write_default(dir.path(), true).unwrap();
-        assert!(load(dir.path()).unwrap().unwrap().projects.is_empty());
+        assert_eq!(
+            config.projects[0].backends, None,
+            "backends that are added later stay"
+        );
         assert_eq!(config.permissions(), DefaultPermissions::default());
     }
 

@@ -27,6 +27,22 @@ export const projects = () =>
     staleTime: 30_000,
   });
 
+/** Projects that one is a member of; of administrators, all. */
+export const ownProjects = () =>
+  queryOptions({
+    queryKey: ["projects", "own"],
+    queryFn: async ({ signal }) => (await post("/api/projects/list", { body: { limit: MOST_LISTED, include_not_joined: false }, signal })) as Project[],
+    staleTime: 30_000,
+  });
+
+/** Whether there is any run at all, also one that is over. */
+export const anyRun = () =>
+  queryOptions({
+    queryKey: ["runs", "any"],
+    queryFn: async ({ signal }) => (await post("/api/runs/list", { body: { limit: 1, include_jobs: false }, signal })).length > 0,
+    refetchInterval: LIVE_MS,
+  });
+
 export const project = (name: string) =>
   queryOptions({
     queryKey: ["project", name],
@@ -179,6 +195,27 @@ export const runsOf = (filters: { project?: string; user?: string; active: boole
         only_active: filters.active,
         limit,
         job_submissions_limit: 1,
+        ...(after && { prev_submitted_at: after.submitted_at, prev_run_id: after.id }),
+      },
+      signal,
+    }),
+});
+
+/** The most attempts of a job that the server lists. */
+export const MOST_ATTEMPTS = 10;
+
+/** Runs with all that they cost: the server adds up the attempts that it lists. */
+export const costsOf = (filters: { project?: string; user?: string }): Listing<Run> => ({
+  key: ["runs", "costs", filters],
+  idOf: (row) => row.id,
+  page: (after, limit, signal) =>
+    post("/api/runs/list", {
+      body: {
+        project_name: filters.project ?? null,
+        username: filters.user ?? null,
+        only_active: false,
+        limit,
+        job_submissions_limit: MOST_ATTEMPTS,
         ...(after && { prev_submitted_at: after.submitted_at, prev_run_id: after.id }),
       },
       signal,

@@ -2855,6 +2855,25 @@ export interface components {
             config: Record<string, never>;
         };
         /**
+         * BackendOffers
+         * @description What becomes of what a backend offers.
+         */
+        BackendOffers: {
+            /**
+             * @description Backend that makes the offers.
+             * @enum {string}
+             */
+            backend: "amddevcloud" | "aws" | "azure" | "cloudrift" | "crusoe" | "cudo" | "datacrunch" | "daytona" | "digitalocean" | "dstack" | "gcp" | "hotaisle" | "jarvislabs" | "kubernetes" | "lambda" | "lium" | "remote" | "nebius" | "oci" | "runpod" | "seeweb" | "tensordock" | "vastai" | "verda" | "vultr" | "slurm";
+            /** @description How many offers it makes. */
+            total: number;
+            /** @description How many of them are as asked for, and can be had. */
+            fit: number;
+            /** @description Dollars an hour of the cheapest of those that fit. */
+            cheapest: number | null;
+            /** @description How many fall out, by the first check that they do not pass; in the order of the checks. */
+            refused: components["schemas"]["RefusedOffers"][];
+        };
+        /**
          * BackendYamlRequest
          * @description Request of `backends/create_yaml` and `backends/update_yaml`.
          */
@@ -5510,6 +5529,8 @@ export interface components {
             refused_offers: components["schemas"]["OfferVerdict"][];
             /** @description How many offers were not taken. */
             total_refused_offers: number;
+            /** @description What becomes of all that each backend offers, whatever fleets ask for. */
+            backends: components["schemas"]["BackendOffers"][];
             /** @description The smallest changes of the configuration by which something could be had, the cheapest first. */
             changes: components["schemas"]["ChangeSet"][];
         };
@@ -7483,6 +7504,19 @@ export interface components {
             rps: number;
             /** @description Max number of requests that can be passed to the service ahead of the rate limit. */
             burst: number;
+        };
+        /**
+         * RefusedOffers
+         * @description Offers that fall out at the same check.
+         */
+        RefusedOffers: {
+            /**
+             * @description The first check that they do not pass.
+             * @enum {string}
+             */
+            check: "place" | "instance_type" | "gpu" | "cpu" | "memory" | "disk" | "spot" | "price" | "availability";
+            /** @description How many they are. */
+            offers: number;
         };
         /**
          * RegistryAuth

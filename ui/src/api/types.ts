@@ -19,7 +19,6 @@ export type Instance = Schemas["Instance-Output"];
 export type Volume = Schemas["Volume"];
 export type Gateway = Schemas["Gateway-Output"];
 export type Project = Schemas["Project"];
-export type BackendYaml = Schemas["BackendConfigYaml"];
 export type Member = Schemas["Member"];
 export type User = Schemas["User"];
 export type UserWithCreds = Schemas["UserWithCreds"];

@@ -30,6 +30,13 @@ export function keptDraft(store: Store | null, name: string): string | null {
   }
 }
 
+/** Whether a user has begun to write something in this tab. */
+export function hasDraft(store: Store | null, user: string): boolean {
+  if (!store) return false;
+  const names = Array.from({ length: store.length }, (_, at) => store.key(at) ?? "");
+  return names.some((name) => name.startsWith(`${PREFIX}${JSON.stringify([user]).slice(0, -1)},`));
+}
+
 /** Keeps a draft, or forgets it where it says what it started from. */
 export function keepDraft(store: Store | null, name: string, start: string, text: string): void {
   try {

@@ -25,6 +25,12 @@ export function waitingFor(run: Run): string | null {
   return isFinished(run.status) || run.status === "running" ? null : (run.waiting_for ?? null);
 }
 
+/** Whether a run has no place yet, and is not to have one later only, as one that starts by a schedule. */
+export function isWaiting(run: Run): boolean {
+  const isOnItsWay = run.jobs.some((job) => lastSubmission(job)?.job_provisioning_data);
+  return ["submitted", "pending"].includes(run.status) && !isOnItsWay && !run.next_triggered_at;
+}
+
 export function errorText(run: Run): string {
   return run.error ?? run.latest_job_submission?.error ?? "";
 }

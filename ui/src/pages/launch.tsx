@@ -7,19 +7,20 @@ import { stringify } from "yaml";
 import configurationSchema from "../../../docs/schemas/configuration.schema.json";
 import { ApiError, post } from "../api/client";
 import * as queries from "../api/queries";
-import type { FleetPlan, JobExplanation, Offer, RunPlan } from "../api/types";
+import type { FleetPlan, RunPlan } from "../api/types";
 import { configurationOf, leftOut } from "../logic/again";
 import type { Schema } from "../logic/completion";
 import { located, readDraft } from "../logic/draft";
 import { fromSearch, toSearch } from "../logic/filters";
 import { draftName, keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
 import { keyOf, searchOf, type Start, startOf } from "../logic/start";
-import { count, money, price, resources, words } from "../logic/format";
+import { count } from "../logic/format";
 import { isFinished } from "../logic/status";
-import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section, Status } from "../parts/basic";
+import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section } from "../parts/basic";
 import { Dialog } from "../parts/dialog";
+import { Explained } from "../parts/explained";
 import { Choice, useProjectChoice } from "../parts/filters";
-import { type Column, Table } from "../parts/table";
+import { OfferTable } from "../parts/offer-table";
 import Yaml from "../parts/yaml";
 import { dstack } from "../logic/cli";
 import { say } from "../toasts";
@@ -383,80 +384,5 @@ function NothingFits({ plan }: { plan: RunPlan }) {
         A fleet says which machines its runs may use: <Link to="/projects/$p/fleets/add" params={{ p: plan.project_name }}>add one</Link>
       </p>
     </Empty>
-  );
-}
-
-const OFFER_COLUMNS: Column<Offer>[] = [
-  {
-    name: "Where",
-    cell: (offer) => (
-      <>
-        {offer.backend} {offer.region !== offer.backend && offer.region}
-        <span className="sub">{offer.instance.name}</span>
-      </>
-    ),
-  },
-  { name: "What", cell: (offer) => `${resources(offer.instance.resources, true)}${offer.instance.resources.spot ? " · spot" : ""}` },
-  { name: "Price", cell: (offer) => price(offer.price), isNumber: true },
-  { name: "State", cell: (offer) => <Status text={words(offer.availability)} base={["available", "idle"].includes(offer.availability) ? "available" : "warning"} /> },
-];
-
-const SHOWN_OFFERS = 8;
-
-function OfferTable({ offers, total }: { offers: Offer[]; total: number }) {
-  if (total === 0) return null;
-  return (
-    <>
-      <Table label="Offers" columns={OFFER_COLUMNS} rows={offers.slice(0, SHOWN_OFFERS)} idOf={(offer) => JSON.stringify([offer.backend, offer.region, offer.instance, offer.price, offer.availability, offers.indexOf(offer)])} />
-      {total > SHOWN_OFFERS && <p className="muted">and {count(total - SHOWN_OFFERS, "more offer")}</p>}
-    </>
-  );
-}
-
-/** Why each place was taken or not, and what to change. */
-function Explained({ explanation }: { explanation: JobExplanation }) {
-  return (
-    <Section title={`Why: ${explanation.fits ? "it fits" : "it does not fit"}`}>
-      {explanation.changes.length > 0 && (
-        <>
-          <h3>The smallest changes that make it fit</h3>
-          <ul className="changes">
-            {explanation.changes.map((change, at) => (
-              <li key={at}>
-                {change.fields.map((field) => (
-                  <span key={field.field} className="change">
-                    <code>{field.field}</code>: {field.from !== null && <><del>{field.from}</del> → </>}
-                    <ins>{field.to}</ins>
-                  </span>
-                ))}
-                <span className="muted"> gives {change.gives}{change.price > 0 && `, ${money(change.price)}/h`}</span>
-              </li>
-            ))}
-          </ul>
-        </>
-      )}
-      <ul className="verdicts">
-        {explanation.fleets.map((fleet) => (
-          <li key={fleet.name} className={fleet.chosen ? "good" : ""}>
-            <strong>Fleet {fleet.name}</strong> {fleet.chosen ? "is chosen" : (fleet.reason ?? "is not chosen")}
-            {fleet.no_new_instances && <span className="sub">No new instances: {fleet.no_new_instances}</span>}
-          </li>
-        ))}
-        {explanation.instances.map((instance) => (
-          <li key={instance.name} className={instance.available ? "good" : ""}>
-            <strong>Instance {instance.name}</strong> {instance.available ? "can take it" : instance.reasons.join("; ")}
-          </li>
-        ))}
-        {explanation.refused_offers.slice(0, SHOWN_OFFERS).map((offer, at) => (
-          <li key={at}>
-            <strong>
-              {offer.backend} {offer.region} {offer.instance}
-            </strong>{" "}
-            ({price(offer.price)}) {offer.reasons.join("; ")}
-          </li>
-        ))}
-      </ul>
-      {explanation.total_refused_offers > SHOWN_OFFERS && <p className="muted">and {count(explanation.total_refused_offers - SHOWN_OFFERS, "more offer")} that do not fit</p>}
-    </Section>
   );
 }

@@ -2,23 +2,20 @@
 
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
-import { type FormEvent, lazy, Suspense, useState } from "react";
+import { type FormEvent, useState } from "react";
 import { post, serverUrl } from "../api/client";
 import * as queries from "../api/queries";
-import type { BackendYaml, Member, Project, Secret } from "../api/types";
+import type { Member, Project, Secret } from "../api/types";
 import { addProject, dstack } from "../logic/cli";
-import { ChangedMeanwhile, changedSince } from "../logic/edits";
+import { ChangedMeanwhile } from "../logic/edits";
 import { capitalised, count } from "../logic/format";
 import { type Rights, rightsIn, rolesToGive } from "../logic/rights";
-import { Alert, Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Time, Toggle } from "../parts/basic";
+import { Button, Code, Empty, Facts, Failure, Field, Head, Hidden, Loading, Section, Time, Toggle } from "../parts/basic";
 import { Action, FormDialog } from "../parts/dialog";
-import { fetched } from "../parts/fetched";
 import { type Column, Most, Table } from "../parts/table";
 import { complain, say } from "../toasts";
 import { GATEWAY_COLUMNS } from "./gateways";
 import { NotThere } from "./run";
-
-const Yaml = lazy(() => fetched(import("../parts/yaml")));
 
 const COLUMNS: Column<Project>[] = [
   {
@@ -399,94 +396,5 @@ function Secrets({ p, then }: { p: string; then: Then }) {
         </FormDialog>
       )}
     </Section>
-  );
-}
-
-const EXAMPLES: Record<string, string> = {
-  aws: "type: aws\nregions: [eu-west-1]\ncreds:\n  type: access_key\n  access_key: \n  secret_key: \n",
-  cloudrift: "type: cloudrift\ncreds:\n  type: api_key\n  api_key: \n",
-  runpod: "type: runpod\ncreds:\n  type: api_key\n  api_key: \n",
-  kubernetes: "type: kubernetes\nkubeconfig:\n  filename: ~/.kube/config\n",
-  gcp: "type: gcp\nproject_id: \ncreds:\n  type: default\n",
-  azure: "type: azure\ntenant_id: \nsubscription_id: \ncreds:\n  type: default\n",
-};
-
-export function BackendPage() {
-  const { p, type } = useParams({ strict: false }) as { p: string; type?: string };
-  const known = useQuery({
-    queryKey: ["edited backend", p, type],
-    queryFn: ({ signal }) => post("/api/project/{project_name}/backends/{backend_name}/get_yaml", { params: { project_name: p, backend_name: type ?? "" }, signal }),
-    enabled: type !== undefined,
-    ...queries.FOR_EDITING,
-  });
-  const isThere = type === undefined || (known.data !== undefined && known.isFetchedAfterMount);
-  if (!isThere) return known.error ? <NotThere what="backend" error={known.error} /> : <Loading what="its configuration" />;
-  return <BackendForm key={`${p} ${type ?? ""}`} p={p} start={known.data} />;
-}
-
-function BackendForm({ p, start }: { p: string; start: BackendYaml | undefined }) {
-  // What the edit began with, whatever is read meanwhile.
-  const [known] = useState(start);
-  const isNew = known === undefined;
-  const [kind, setKind] = useState("");
-  const [text, setText] = useState(known?.config_yaml);
-  const [error, setError] = useState<unknown>(null);
-  const [isBusy, setBusy] = useState(false);
-  const client = useQueryClient();
-  const navigate = useNavigate();
-  const types = useQuery({ queryKey: ["backend types"], queryFn: ({ signal }) => post("/api/backends/list_types", { signal }), staleTime: Infinity, enabled: isNew });
-  const save = async () => {
-    setBusy(true);
-    setError(null);
-    try {
-      if (known) {
-        const now = await post("/api/project/{project_name}/backends/{backend_name}/get_yaml", { params: { project_name: p, backend_name: known.name } });
-        if (changedSince(known, now, ["config_yaml"]).length > 0) throw new ChangedMeanwhile("the backend");
-      }
-      const path = isNew ? "/api/project/{project_name}/backends/create_yaml" : "/api/project/{project_name}/backends/update_yaml";
-      await post(path, { params: { project_name: p }, body: { config_yaml: text ?? "" } });
-      await queries.changed(client, "project", "offers");
-      say("Saved: its credentials were checked");
-      await navigate({ to: "/projects/$p", params: { p } });
-    } catch (failed) {
-      setError(failed);
-    }
-    setBusy(false);
-  };
-  return (
-    <>
-      <Head title={known ? `Backend ${known.name}` : "Add backend"} above={<Link to="/projects/$p" params={{ p }}>{p}</Link>} />
-      {isNew && (
-        <div className="filters">
-          <select
-            aria-label="Type"
-            value={kind}
-            onChange={(event) => {
-              setKind(event.target.value);
-              setText(EXAMPLES[event.target.value] ?? `type: ${event.target.value}\ncreds:\n  type: api_key\n  api_key: \n`);
-            }}
-          >
-            <option value="">Choose a cloud</option>
-            {types.data?.filter((each) => each !== "dstack" && each !== "remote").map((each) => <option key={each}>{each}</option>)}
-          </select>
-        </div>
-      )}
-      <Failure error={types.error} title="The kinds of clouds could not be read" />
-      {text !== undefined && (
-        <>
-          <Suspense fallback={<Loading what="the editor" />}>
-            <Yaml key={kind} label="Configuration of the backend" text={text} onChange={setText} />
-          </Suspense>
-          <p className="hint">Credentials are encrypted in the server's database. Saving asks the cloud whether it takes them.</p>
-          <Failure error={error} />
-          <div className="dialog-buttons">
-            <Button kind="primary" busy={isBusy} onClick={() => void save()}>
-              Save
-            </Button>
-          </div>
-        </>
-      )}
-      {isNew && text === undefined && <Alert>A backend is an account at a cloud, in which the server makes machines for this project.</Alert>}
-    </>
   );
 }

@@ -8,7 +8,7 @@ import * as queries from "../api/queries";
 import type { Job, Run } from "../api/types";
 import { dstack } from "../logic/cli";
 import { money, price, resources } from "../logic/format";
-import { errorText, finishedAt, hourly, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
+import { errorText, finishedAt, hourly, isWaiting, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
 import { searchOf } from "../logic/start";
 import { isFinished } from "../logic/status";
 import { between, duration, exact } from "../logic/time";
@@ -22,6 +22,7 @@ import { Phases } from "../parts/phases";
 import { RunActions } from "./runs";
 
 const Logs = lazy(() => fetched(import("../parts/logs")).then((module) => ({ default: module.Logs })));
+const Waiting = lazy(() => fetched(import("../parts/explained")).then((module) => ({ default: module.Waiting })));
 const Metrics = lazy(() => fetched(import("../parts/charts")).then((module) => ({ default: module.Metrics })));
 
 type View = "details" | "logs" | "metrics" | "events" | "inspect";
@@ -213,6 +214,11 @@ function Details({ run }: { run: Run }) {
         />
       </Section>
       <Connect run={run} />
+      {isWaiting(run) && (
+        <Suspense fallback={<Loading what="why it waits" />}>
+          <Waiting run={run} />
+        </Suspense>
+      )}
       <Phases run={run} />
       {run.jobs.length > 1 && (
         <Section title={`Jobs (${run.jobs.length})`}>

@@ -12,6 +12,7 @@ import { isFinished } from "../logic/status";
 import { Alert, Empty, Failure, Head, Loading, Status, Time } from "../parts/basic";
 import { Action, CliButton } from "../parts/dialog";
 import { FilterBar, useFilters } from "../parts/filters";
+import { FirstSteps } from "../parts/first-steps";
 import { type Column, ReadAgain, Table, useSelection } from "../parts/table";
 
 const COLUMNS: Column<Run>[] = [
@@ -120,6 +121,9 @@ export function RunsPage() {
   const selection = useSelection(rows, (run) => run.id);
   const noFleets = useQuery(queries.withoutFleets());
   const cli = dstack(["ps", ...(filters.active ? [] : ["-a"]), "-v"], filters.project ?? "main");
+  const isUnfiltered = filters.project === undefined && filters.user === undefined;
+  const any = useQuery({ ...queries.anyRun(), enabled: isUnfiltered && list.data !== undefined && rows.length === 0 });
+  const isFirstUse = isUnfiltered && rows.length === 0 && any.data === false;
   const lacking = (noFleets.data ?? []).filter((each) => filters.project === undefined || each.project_name === filters.project);
   return (
     <>
@@ -130,7 +134,7 @@ export function RunsPage() {
           Launch
         </Link>
       </Head>
-      {lacking.length > 0 && (
+      {lacking.length > 0 && !isFirstUse && (
         <Alert title="Nothing can run in some projects yet">
           {lacking.map((each) => (
             <p key={each.project_id}>
@@ -142,10 +146,12 @@ export function RunsPage() {
           ))}
         </Alert>
       )}
-      <FilterBar filters={filters} set={set} activeLabel="Active only" withUsers />
+      {!isFirstUse && <FilterBar filters={filters} set={set} activeLabel="Active only" withUsers />}
       <Failure error={list.error} />
       {!list.data ? (
         list.isPending && <Loading what="runs" />
+      ) : isFirstUse ? (
+        <FirstSteps />
       ) : rows.length === 0 ? (
         <NoRuns isFiltered={filters.project !== undefined || filters.user !== undefined} isActiveOnly={filters.active} showAll={() => set({ active: false })} />
       ) : (

@@ -31,6 +31,7 @@ export const PLACES: Place[] = [
   { to: "/volumes", name: "Volumes" },
   { to: "/gateways", name: "Gateways" },
   { to: "/models", name: "Models" },
+  { to: "/costs", name: "Costs" },
   { to: "/projects", name: "Projects" },
   { to: "/events", name: "Events" },
   { to: "/users", name: "Users", isForAdmins: true },

@@ -1,3 +1,5 @@
+use dstack_model::explanations::{OfferCheck, RefusedOffers};
+use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
 
 use super::*;
@@ -134,6 +136,29 @@ fn every_refusal_has_its_reasons() {
         explanation.fleets[0].no_new_instances.as_deref(),
         Some("has 1 instances already, its `nodes.max`")
     );
+}
+
+#[test]
+fn offers_are_counted_at_the_first_check_that_they_do_not_pass() {
+    let elsewhere = offer("gcp", "also too dear", 9.0);
+    let dear = offer("aws", "dear", 9.0);
+    let (fine, finer) = (offer("aws", "fine", 0.2), offer("aws", "finer", 0.1));
+    let mut gone = offer("aws", "gone", 0.05);
+    gone.availability = InstanceAvailability::NotAvailable;
+    let wanted = json!({"max_price": 1, "backends": ["aws"]});
+    let found = explained(&wanted, &[elsewhere, dear, fine, finer, gone]).backends;
+    let refused = |check, offers| RefusedOffers { check, offers };
+    let [aws, gcp] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!((aws.total, aws.fit, aws.cheapest), (4, 2, Some(0.1)));
+    let by_price_or_gone = [
+        refused(OfferCheck::Price, 1),
+        refused(OfferCheck::Availability, 1),
+    ];
+    assert_eq!(aws.refused, by_price_or_gone);
+    assert_eq!((gcp.total, gcp.fit, gcp.cheapest), (1, 0, None));
+    assert_eq!(gcp.refused, [refused(OfferCheck::Place, 1)]);
 }
 
 #[test]

@@ -160,12 +160,7 @@ async fn apply_config(
     }
     let Some(config) = loaded else {
         say(&data.clock, "Initializing the default configuration...");
-        let main = data.database.projects().by_name("main").await?;
-        let configured = match main {
-            Some(project) => !data.database.backends().list(project.id).await?.is_empty(),
-            None => false,
-        };
-        config::write_default(dir, configured)?;
+        config::write_default(dir)?;
         say(
             &data.clock,
             &format!("Initialized the default configuration at {file}"),

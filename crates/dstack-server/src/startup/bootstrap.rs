@@ -63,7 +63,7 @@ pub(super) async fn first_user_and_project(
     })
 }
 
-/// Creates missing projects, and gives all of them the backends of the file.
+/// Creates missing projects, and gives those for which the file lists backends these and no others.
 pub(super) async fn apply_projects(
     data: &Data,
     verbs: &Verbs,
@@ -75,8 +75,9 @@ pub(super) async fn apply_projects(
             Some(row) => row,
             None => verbs.projects.create_for_server(admin, &project.name).await?,
         };
-        let listed = project.backends.as_deref().unwrap_or_default();
-        crate::config_backends::apply(data, verbs, &row, listed).await?;
+        if let Some(listed) = &project.backends {
+            crate::config_backends::apply(data, verbs, &row, listed).await?;
+        }
     }
     Ok(())
 }
