@@ -392,18 +392,18 @@ impl Aws {
         let form = Form::new("DeleteLoadBalancer").with("LoadBalancerArn", arn);
         // One that does not exist is deleted all the same.
         let deleted = self.client.read::<Nothing>(Service::Elb, region, form).await;
-        deleted.map(|_| Removal::Gone).or_else(gone_or)
+        deleted.map(|_| Removal::Gone).or_else(|error| gone_or(&error))
     }
 
     /// A group is in use as long as a listener leads to it.
     pub(crate) async fn delete_target_group(&self, region: &str, arn: &str) -> Result<Removal, ComputeError> {
         let form = Form::new("DeleteTargetGroup").with("TargetGroupArn", arn);
         let deleted = self.client.read::<Nothing>(Service::Elb, region, form).await;
-        deleted.map(|_| Removal::Gone).or_else(gone_or)
+        deleted.map(|_| Removal::Gone).or_else(|error| gone_or(&error))
     }
 }
 
-fn gone_or(error: AwsError) -> Result<Removal, ComputeError> {
+fn gone_or(error: &AwsError) -> Result<Removal, ComputeError> {
     if error.is(&["LoadBalancerNotFound", "TargetGroupNotFound"]) {
         return Ok(Removal::Gone);
     }

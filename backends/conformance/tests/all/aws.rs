@@ -1265,7 +1265,10 @@ async fn requests_go_to_the_machines_that_are_named() {
     assert_eq!(emulator.targets(REGION), ids(&machines[1..]));
     assert!(said.last().unwrap().contains("to be found healthy"), "{said:?}");
     let said = told(&cloud, &known, &machines[1..2]).await;
-    assert!(said.last().unwrap().contains("requests of the machine"), "{said:?}");
+    assert!(
+        said.last().unwrap().contains("requests of the machine"),
+        "{said:?}"
+    );
     let faults = Fault::ALL
         .iter()
         .filter(|fault| !matches!(fault, Fault::KilledBefore | Fault::KilledAfter));
