@@ -208,7 +208,7 @@ fn create_balancer(cloud: &mut Cloud, call: &Call<'_>) -> Answer {
 /// Those of a region that are listed, by ARN or name; all of them where none is given, a page of which has four.
 fn chosen<'a, T>(
     call: &Call<'_>,
-    here: Vec<&'a T>,
+    here: &[&'a T],
     (arns, arn): (&str, fn(&T) -> &str),
     name: fn(&T) -> &str,
     absent: &str,
@@ -240,7 +240,7 @@ fn describe_balancers(cloud: &Cloud, call: &Call<'_>) -> Answer {
         .filter(|one| one.region == call.region && one.listed_at <= Instant::now());
     let (found, next) = chosen(
         call,
-        here.collect(),
+        &here.collect::<Vec<_>>(),
         ("LoadBalancerArns", |one| &one.arn),
         |one| &one.name,
         "LoadBalancerNotFound",
@@ -315,7 +315,7 @@ fn describe_groups(cloud: &Cloud, call: &Call<'_>) -> Answer {
         .filter(|one| one.region == call.region && one.listed_at <= Instant::now());
     let (found, next) = chosen(
         call,
-        here.collect(),
+        &here.collect::<Vec<_>>(),
         ("TargetGroupArns", |one| &one.arn),
         |one| &one.name,
         "TargetGroupNotFound",
