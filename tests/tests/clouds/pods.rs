@@ -100,6 +100,7 @@ fn cluster(lab: &'static Lab) -> Kubernetes {
     let times = Times {
         starts: Duration::from_secs(2),
         ends: Duration::from_secs(1),
+        balances: Duration::from_secs(1),
     };
     let network = Box::new(LabContainers::new(lab));
     Kubernetes::with_containers(TOKEN, vec![node], SystemClock.now(), times, network)
@@ -128,7 +129,7 @@ pub(crate) fn kubernetes_with_emulator() -> Part<(Cloud, Kubernetes)> {
     Ok((cloud, emulator))
 }
 
-fn kubeconfig(token: &str) -> Value {
+pub(crate) fn kubeconfig(token: &str) -> Value {
     let data = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: lab\n\
          contexts:\n- name: lab\n  context: {{cluster: c, user: u, namespace: default}}\n\

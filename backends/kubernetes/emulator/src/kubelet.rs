@@ -150,16 +150,23 @@ impl Kubelet {
         store.change(pod, |pod| pod["status"]["phase"] = json!(phase));
     }
 
-    fn lead(&mut self, store: &Store, pod: &Value) {
+    fn lead(&mut self, store: &mut Store, pod: &Value) {
         for service in store.all(Kind::Service, None) {
             let running = self.running.get_mut(&uid(pod)).unwrap();
             if !selects(&service, pod) || !running.services.insert(uid(&service)) {
                 continue;
             }
+            let is_balanced = service["spec"]["type"] == "LoadBalancer";
+            if is_balanced {
+                let ingress = json!([{"ip": pod["status"]["podIP"]}]);
+                store.change(&service, |service| {
+                    service["status"]["loadBalancer"]["ingress"] = ingress
+                });
+            }
             let port = &service["spec"]["ports"][0];
             let number = |field: &str| port[field].as_u64().and_then(|port| u16::try_from(port).ok());
             let port = match (number("nodePort"), number("port")) {
-                (Some(node), Some(container)) => Some(NodePort { node, container }),
+                (Some(node), Some(container)) if !is_balanced => Some(NodePort { node, container }),
                 _ => None,
             };
             let address = text(&service["spec"]["clusterIP"]);
