@@ -353,7 +353,8 @@ fn nobody_on_a_host_but_the_server_uses_its_agent() {
         .unwrap();
     assert!(told.contains("dstack-agent") && !told.contains(&token), "{told}");
     // A job, which is root in its container and in the host's network. `find` fails where a process of `/proc` ends meanwhile.
-    let looks = "env; tr '\\0' '\\n' < /proc/1/environ; cat /root/.dstack/shim.token; find / -name 'shim.*'; true";
+    let looks =
+        "env; tr '\\0' '\\n' < /proc/1/environ; cat /root/.dstack/shim.token; find / -name 'shim.*'; true";
     let run = task(&server, "curious", &[looks, ASK, "echo ended"], &json!({}));
     assert_eq!(
         run.wait_until_finished().unwrap(),
