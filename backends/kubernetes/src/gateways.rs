@@ -284,6 +284,7 @@ fn place(want: &GatewayRequest, pod: &Pod, home: Home, address: String) -> Gatew
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value)] // literals
 mod tests {
     use serde_json::{Value, json};
 

@@ -191,7 +191,7 @@ impl Kubelet {
             if is_balanced {
                 let ingress = json!([{"ip": self.running[&uid(pod)].address}]);
                 store.change(&service, |service| {
-                    service["status"]["loadBalancer"]["ingress"] = ingress
+                    service["status"]["loadBalancer"]["ingress"] = ingress;
                 });
             }
             let port = &service["spec"]["ports"][0];
