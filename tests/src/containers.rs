@@ -20,7 +20,7 @@ const EXIT_STATUS: &str = "/run/exit-status";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The host's own SSH server, which would be in the way of the container's.
-const END_SSHD: &str =
+pub const END_SSHD: &str =
     "own=$(cat /run/sshd.pid); kill $own; while kill -0 $own 2>/dev/null; do sleep 0.05; done";
 
 /// Addresses of services, of which every container knows that they are near.

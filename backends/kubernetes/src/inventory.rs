@@ -3,7 +3,7 @@ use dstack_units::ProjectId;
 use futures_util::future::try_join_all;
 
 use crate::client::{Cluster, Kind};
-use crate::labels::{COMPONENT, JOB, JUMP, PROJECT_ID, VOLUME};
+use crate::labels::{COMPONENT, GATEWAY, JOB, JUMP, PROJECT_ID, VOLUME};
 use crate::objects::{Metadata, Object};
 use crate::{Kubernetes, jump};
 
@@ -31,7 +31,7 @@ impl Kubernetes {
             return removed.ok_or_else(|| ComputeError::InUse("pods of its project use it".to_owned()));
         }
         let kind = match &owned.kind {
-            OwnedKind::Container => Kind::Pod,
+            OwnedKind::Container | OwnedKind::Gateway => Kind::Pod,
             OwnedKind::Piece(SERVICE) => Kind::Service,
             OwnedKind::Piece(SECRET) => Kind::Secret,
             OwnedKind::Volume => Kind::Claim,
@@ -64,7 +64,8 @@ async fn of_cluster(cluster: &Cluster) -> Result<Vec<Owned>, ComputeError> {
         let component = label(metadata, COMPONENT);
         let what = match (component.as_str(), kind) {
             (JOB, Kind::Pod) => OwnedKind::Container,
-            (JOB, Kind::Service) => OwnedKind::Piece(SERVICE),
+            (GATEWAY, Kind::Pod) => OwnedKind::Gateway,
+            (JOB | GATEWAY, Kind::Service) => OwnedKind::Piece(SERVICE),
             (JOB, Kind::Secret) => OwnedKind::Piece(SECRET),
             (VOLUME, Kind::Claim) => OwnedKind::Volume,
             (JUMP, _) if is_used(metadata) => return None,

@@ -22,6 +22,7 @@ pub(crate) const PROJECT_ID: &str = "k8s.dstack.ai/project-id";
 pub(crate) const JOB: &str = "dstack-job";
 pub(crate) const JUMP: &str = "dstack-ssh-proxy";
 pub(crate) const VOLUME: &str = "dstack-volume";
+pub(crate) const GATEWAY: &str = "dstack-gateway";
 
 pub(crate) type Labels = BTreeMap<String, String>;
 

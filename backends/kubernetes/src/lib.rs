@@ -2,7 +2,7 @@
 //!
 //! `kubeconfig` says which clusters, `check` whether one can be used, `client` is its API as far as it is used, `errors` what that
 //! means by its errors, `offers` what its nodes have, `manifests` what is made, `pieces` and `homes` how that is noted, `jump` how pods
-//! are reached from outside, `containers` and `volumes` their lives, `inventory` what is ours.
+//! are reached from outside, `containers`, `gateways` and `volumes` their lives, `inventory` what is ours.
 
 #![warn(missing_docs)]
 
@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod containers;
 mod errors;
+mod gateways;
 mod gpus;
 mod homes;
 mod inventory;
@@ -33,8 +34,8 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind, RecentFailures};
 use dstack_compute::config::KubernetesConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, Lifecycle, Owned, Removal,
-    Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Container, GatewayMachine, Lifecycle,
+    Owned, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
@@ -75,6 +76,7 @@ impl CloudKind for KubernetesKind {
             privileged: true,
             instance_volumes: true,
             volumes: true,
+            gateways: true,
             ..Capabilities::default()
         }
     }
@@ -98,7 +100,11 @@ impl CloudKind for KubernetesKind {
             random: kind.env.random.clone(),
         };
         let clusters = kind.clusters(&config)?.into_iter().map(known).collect();
-        Ok(Arc::new(Kubernetes { clusters, kind }))
+        Ok(Arc::new(Kubernetes {
+            clusters,
+            gateway_image: config.gateway_image,
+            kind,
+        }))
     }
 }
 
@@ -107,6 +113,8 @@ impl CloudKind for KubernetesKind {
 struct Kubernetes {
     kind: Kind<KubernetesKind>,
     clusters: Vec<Known>,
+    /// Unset: the usual one.
+    gateway_image: Option<String>,
 }
 
 /// A cluster, and what its nodes were seen to have.
@@ -162,6 +170,10 @@ impl Backend for Kubernetes {
     }
 
     fn containers(&self) -> Option<&dyn Lifecycle<Container>> {
+        Some(self)
+    }
+
+    fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
         Some(self)
     }
 

@@ -143,9 +143,11 @@ pub(crate) struct PodStatus {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct ContainerStatus {
     pub(crate) state: ContainerState,
+    /// Before it was started again.
+    pub(crate) last_state: ContainerState,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -168,6 +170,35 @@ pub(crate) struct Service {
     pub(crate) metadata: Metadata,
     #[serde(default)]
     pub(crate) spec: ServiceSpec,
+    #[serde(default)]
+    pub(crate) status: ServiceStatus,
+}
+
+impl Service {
+    /// Where its load balancer is, if it has one yet: an IP address, or a host name.
+    pub(crate) fn address(&self) -> Option<&str> {
+        let mut ingress = self.status.load_balancer.ingress.iter();
+        ingress.find_map(|one| one.ip.as_deref().or(one.hostname.as_deref()))
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ServiceStatus {
+    pub(crate) load_balancer: LoadBalancer,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LoadBalancer {
+    pub(crate) ingress: Vec<Ingress>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Ingress {
+    pub(crate) ip: Option<String>,
+    pub(crate) hostname: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

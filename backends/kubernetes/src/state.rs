@@ -87,6 +87,22 @@ pub(crate) fn is_running(pod: &Pod) -> bool {
     pod.status.phase == "Running" && states.all(|state| state.waiting.is_none())
 }
 
+/// Whether the probe of a pod that runs has found what it looks for.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|one| one.status == "True")
+}
+
+/// What a container said last before it ended and was started again, where its pod asks for that.
+pub(crate) fn last_line(pod: &Pod) -> Option<&str> {
+    let mut ended = pod
+        .status
+        .container_statuses
+        .iter()
+        .filter_map(|one| one.last_state.terminated.as_ref());
+    let lines = ended.next()?.message.lines();
+    lines.map(str::trim).rfind(|line| !line.is_empty())
+}
+
 /// What is waited for.
 pub(crate) fn doing(pod: &Pod) -> String {
     let waiting = pod

@@ -6,8 +6,8 @@ use crate::{Marks, Owner};
 /// User who may log in to machines of gateways, and become root (as with dstack 0.22.5).
 pub const GATEWAY_USER: &str = "ubuntu";
 
-/// Machines of gateways: small ones, of the cloud's plain image, which are reached at their ports 22, 80 and 443. They need an SSH
-/// server at port 22, to which the agent is brought, and no Docker.
+/// Machines of gateways: small ones, of the cloud's plain image, which are reached at their ports 22, 80 and 443; or containers. They need
+/// an SSH server at port 22, to which the agent is brought, and no Docker. A container that is started again keeps the server's host key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GatewayMachine {}
 

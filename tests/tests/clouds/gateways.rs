@@ -1,4 +1,4 @@
-//! Gateways on machines of a cloud: made, told of a service, asked by clients, deleted.
+//! Gateways on machines and in pods of a cloud: made, told of a service, asked by clients, deleted.
 
 use dstack_tests::cli::Cli;
 use dstack_tests::hosts::IMAGE;
@@ -8,15 +8,17 @@ use dstack_tests::runs::{SMALL_YAML, TEST_TIMEOUT, attach};
 use dstack_tests::server::{Server, eventually};
 use serde_json::{Value, json};
 
-use crate::{CREATE, Cloud, does_not_show_the_secret, machines, nothing_is_left, start, succeeds};
-
-const GATEWAY: &str = "type: gateway\nname: gate\nbackend: aws\nregion: us-east-1\ndomain: '*.example.test'\ncertificate: null\n";
+use crate::{CREATE, Cloud, does_not_show_the_secret, machines, nothing_is_left, pods, start, succeeds};
 
 mod python {
     use dstack_tests::{cli::Cli, need};
     #[test]
     fn a_service_is_reached_at_a_gateway_of_a_cloud() {
-        super::a_service_is_reached_at_a_gateway_of_a_cloud(&need!(Cli::python()));
+        super::on_machines(&need!(Cli::python()));
+    }
+    #[test]
+    fn a_service_is_reached_at_a_gateway_in_a_pod() {
+        super::in_pods(&need!(Cli::python()));
     }
 }
 
@@ -24,8 +26,24 @@ mod ours {
     use dstack_tests::{cli::Cli, need};
     #[test]
     fn a_service_is_reached_at_a_gateway_of_a_cloud() {
-        super::a_service_is_reached_at_a_gateway_of_a_cloud(&need!(Cli::ours()));
+        super::on_machines(&need!(Cli::ours()));
     }
+    #[test]
+    fn a_service_is_reached_at_a_gateway_in_a_pod() {
+        super::in_pods(&need!(Cli::ours()));
+    }
+}
+
+fn on_machines(cli: &Cli) {
+    let cloud = need!(machines::aws_with_a_gateway());
+    // One for the gateway, and one for the service.
+    a_service_is_reached_at_a_gateway(cli, &cloud, "us-east-1", 2);
+}
+
+fn in_pods(cli: &Cli) {
+    let cloud = need!(pods::kubernetes());
+    // A pod and a service for each.
+    a_service_is_reached_at_a_gateway(cli, &cloud, "lab", 4);
 }
 
 fn ask(address: &str, name: &str, token: Option<&str>) -> Answer {
@@ -62,27 +80,31 @@ fn delete_backend(server: &Server, cloud: &Cloud) -> Answer {
     server.call("/api/project/main/backends/delete", &names).unwrap()
 }
 
-fn a_service_is_reached_at_a_gateway_of_a_cloud(cli: &Cli) {
-    let cloud = need!(machines::aws_with_a_gateway());
-    let server = need!(start(&cloud));
+/// `made`: how many things of the cloud that takes.
+fn a_service_is_reached_at_a_gateway(cli: &Cli, cloud: &Cloud, region: &str, made: usize) {
+    let server = need!(start(cloud));
     server.get(CREATE, &cloud.config).unwrap();
     cli.knows(&server);
-    apply(cli, &server, GATEWAY);
+    let backend = cloud.name;
+    let configuration = format!(
+        "type: gateway\nname: gate\nbackend: {backend}\nregion: {region}\ndomain: '*.example.test'\ncertificate: null\n"
+    );
+    apply(cli, &server, &configuration);
     let address = until_running(&server);
     let listed = succeeds(cli, &server, &["gateway", "list"]);
     assert!(listed.contains("gate") && listed.contains(&address), "{listed}");
-    let refused = delete_backend(&server, &cloud);
+    let refused = delete_backend(&server, cloud);
     assert_eq!(refused.status, 400, "{}", refused.text());
     assert!(refused.text().contains("active gateways"), "{}", refused.text());
 
     apply(
         cli,
         &server,
-        "type: fleet\nname: cloud\nnodes: 0..1\nidle_duration: 1h\nbackends: [aws]\n",
+        &format!("type: fleet\nname: cloud\nnodes: 0..1\nidle_duration: 1h\nbackends: [{backend}]\n"),
     );
     let service = format!(
         "type: service\nname: web\nport: 8000\nimage: {IMAGE}\nhttps: false\nfleets: [cloud]\ncommands:\n  \
-         - mkdir -p /www && echo hello > /www/index.html\n  - exec httpd -f -p 127.0.0.1:8000 -h /www\n{SMALL_YAML}"
+         - mkdir -p /www && echo hello > /www/index.html\n  - exec busybox httpd -f -p 127.0.0.1:8000 -h /www\n{SMALL_YAML}"
     );
     apply(cli, &server, &service);
     let token = server.token();
@@ -105,7 +127,7 @@ fn a_service_is_reached_at_a_gateway_of_a_cloud(cli: &Cli) {
     })
     .unwrap_or_else(|error| panic!("{error:#}\n{:#?}\n{}", gateway(&server), server.output()));
     succeeds(cli, &server, &["fleet", "delete", "-y", "cloud"]);
-    nothing_is_left(&cloud);
-    assert_eq!(cloud.books.made(), 2);
-    does_not_show_the_secret(&server, &cloud);
+    nothing_is_left(cloud);
+    assert_eq!(cloud.books.made(), made);
+    does_not_show_the_secret(&server, cloud);
 }

@@ -2,6 +2,7 @@
 //! there go.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // tests
 
+mod gateway_pods;
 mod gateways;
 mod machines;
 mod pods;

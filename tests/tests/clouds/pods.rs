@@ -8,7 +8,7 @@ use dstack_emulator_runpod::{Runpod, Size};
 use dstack_emulator_vastai::VastAi;
 use dstack_system::{Clock as _, SystemClock};
 use dstack_tests::containers::LabContainers;
-use dstack_tests::hosts::Lab;
+use dstack_tests::hosts::{EndsHosts, Lab};
 use dstack_tests::parts::Part;
 use serde_json::{Value, json};
 
@@ -86,23 +86,29 @@ pub(crate) fn vastai() -> Part<Cloud> {
     })
 }
 
-/// A cluster with a node, to which this machine leads.
-fn cluster(lab: &'static Lab) -> Kubernetes {
-    let node = json!({
+/// The node of a cluster, at an address of this machine.
+fn node(address: &str) -> Value {
+    json!({
         "metadata": {"name": NODE, "labels": {}},
         "status": {
             "allocatable": {"cpu": "7900m", "memory": "31Gi", "ephemeral-storage": "200Gi"},
             "nodeInfo": {"architecture": "amd64"},
             "conditions": [{"type": "Ready", "status": "True"}],
-            "addresses": [{"type": "ExternalIP", "address": lab.gateway()}],
+            "addresses": [{"type": "ExternalIP", "address": address}],
         },
-    });
+    })
+}
+
+/// A cluster whose node leads to this machine.
+fn cluster(lab: &'static Lab) -> Kubernetes {
     let times = Times {
         starts: Duration::from_secs(2),
         ends: Duration::from_secs(1),
+        balances: Duration::from_secs(1),
     };
     let network = Box::new(LabContainers::new(lab));
-    Kubernetes::with_containers(TOKEN, vec![node], SystemClock.now(), times, network)
+    let nodes = vec![node(&lab.gateway())];
+    Kubernetes::with_containers(TOKEN, nodes, SystemClock.now(), times, network)
 }
 
 pub(crate) fn kubernetes() -> Part<Cloud> {
@@ -112,7 +118,17 @@ pub(crate) fn kubernetes() -> Part<Cloud> {
 pub(crate) fn kubernetes_with_emulator() -> Part<(Cloud, Kubernetes)> {
     let (lab, ends) = Lab::for_ever()?;
     let emulator = cluster(lab);
-    let cloud = Cloud {
+    Ok((cloud_of(&emulator, Some(ends)), emulator))
+}
+
+/// A cluster in whose pods nothing runs.
+pub(crate) fn kubernetes_on_paper() -> (Cloud, Kubernetes) {
+    let emulator = Kubernetes::new(TOKEN, vec![node("127.0.0.1")], SystemClock.now());
+    (cloud_of(&emulator, None), emulator)
+}
+
+fn cloud_of(emulator: &Kubernetes, lab: Option<EndsHosts>) -> Cloud {
+    Cloud {
         name: "kubernetes",
         config: kubeconfig(TOKEN),
         wrong_config: kubeconfig("wrong"),
@@ -123,9 +139,8 @@ pub(crate) fn kubernetes_with_emulator() -> Part<(Cloud, Kubernetes)> {
         offer: (&["--cpu", "2", "--memory", "4GB"], NODE),
         // A pod and a service each.
         made_for_two_runs: 4,
-        lab: Some(ends),
-    };
-    Ok((cloud, emulator))
+        lab,
+    }
 }
 
 fn kubeconfig(token: &str) -> Value {

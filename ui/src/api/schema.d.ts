@@ -6022,6 +6022,8 @@ export interface components {
             proxy_jump?: components["schemas"]["KubernetesProxyJump-Input"] | null;
             /** @description The namespace of everything that is created. */
             namespace?: string | null;
+            /** @description The image of gateways' pods; `ubuntu:22.04` when unset. dstack 0.22.5 does not have it. */
+            gateway_image?: string | null;
             /** @description How the clusters are reached, with credentials. */
             kubeconfig: components["schemas"]["Kubeconfig-Input"];
         };
@@ -6041,6 +6043,8 @@ export interface components {
             proxy_jump: components["schemas"]["KubernetesProxyJump-Output"] | null;
             /** @description The namespace of everything that is created. */
             namespace: string | null;
+            /** @description The image of gateways' pods; `ubuntu:22.04` when unset. dstack 0.22.5 does not have it. */
+            gateway_image?: string | null;
             /** @description How the clusters are reached, with credentials. */
             kubeconfig: components["schemas"]["Kubeconfig-Output"];
         };

@@ -14,6 +14,7 @@ mod gcp;
 mod hotaisle;
 mod jarvislabs;
 mod kubernetes;
+mod kubernetes_gateways;
 mod kubernetes_others;
 mod lambda;
 mod lium;

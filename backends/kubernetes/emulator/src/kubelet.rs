@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +11,9 @@ use dstack_backend_kit::{ContainerStart, Containers};
 use serde_json::{Value, json};
 
 use crate::store::{Kind, Store};
+
+/// What answers a probe does so at once.
+const PROBE_LIMIT: Duration = Duration::from_millis(100);
 
 /// Runs containers on a network of their own.
 pub trait Network: Containers {
@@ -35,8 +40,10 @@ pub(crate) struct Kubelet {
 }
 
 /// What was done for a pod that runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Running {
+    /// `None`: it did not start.
+    address: Option<String>,
     /// Paths in its container, and what was written there.
     files: Vec<(String, Vec<u8>)>,
     /// Uids of the services that lead there.
@@ -81,6 +88,7 @@ impl Kubelet {
                 self.start(store, pod, &files);
             }
             self.write(&uid(pod), files);
+            self.probe(store, pod);
             self.lead(store, pod);
         }
     }
@@ -110,13 +118,14 @@ impl Kubelet {
                 .collect(),
             files: files.to_vec(),
         });
-        match started {
+        match &started {
             Some(address) => store.change(pod, |pod| pod["status"]["podIP"] = json!(address)),
             None => tell_state(store, pod, &json!({"waiting": {"reason": "RunContainerError"}})),
         }
         let running = Running {
+            address: started,
             files: files.to_vec(),
-            ..Running::default()
+            services: BTreeSet::new(),
         };
         self.running.insert(uid(pod), running);
     }
@@ -150,16 +159,45 @@ impl Kubelet {
         store.change(pod, |pod| pod["status"]["phase"] = json!(phase));
     }
 
-    fn lead(&mut self, store: &Store, pod: &Value) {
+    /// A pod with a probe is ready while its port is listened to.
+    fn probe(&self, store: &mut Store, pod: &Value) {
+        let probe = &pod["spec"]["containers"][0]["readinessProbe"]["tcpSocket"]["port"];
+        let address = self.running[&uid(pod)].address.as_ref();
+        let (Some(port), Some(address)) = (probe.as_u64(), address) else {
+            return;
+        };
+        let socket: Option<SocketAddr> = format!("{address}:{port}").parse().ok();
+        let answers = |socket| TcpStream::connect_timeout(&socket, PROBE_LIMIT).is_ok();
+        let ready = if socket.is_some_and(answers) {
+            "True"
+        } else {
+            "False"
+        };
+        store.change(pod, |pod| {
+            let conditions = pod["status"]["conditions"].as_array_mut().into_iter().flatten();
+            for condition in conditions.filter(|condition| condition["type"] == "Ready") {
+                condition["status"] = json!(ready);
+            }
+        });
+    }
+
+    fn lead(&mut self, store: &mut Store, pod: &Value) {
         for service in store.all(Kind::Service, None) {
             let running = self.running.get_mut(&uid(pod)).unwrap();
             if !selects(&service, pod) || !running.services.insert(uid(&service)) {
                 continue;
             }
+            let is_balanced = service["spec"]["type"] == "LoadBalancer";
+            if is_balanced {
+                let ingress = json!([{"ip": self.running[&uid(pod)].address}]);
+                store.change(&service, |service| {
+                    service["status"]["loadBalancer"]["ingress"] = ingress;
+                });
+            }
             let port = &service["spec"]["ports"][0];
             let number = |field: &str| port[field].as_u64().and_then(|port| u16::try_from(port).ok());
             let port = match (number("nodePort"), number("port")) {
-                (Some(node), Some(container)) => Some(NodePort { node, container }),
+                (Some(node), Some(container)) if !is_balanced => Some(NodePort { node, container }),
                 _ => None,
             };
             let address = text(&service["spec"]["clusterIP"]);

@@ -32,7 +32,7 @@ use kubelet::Kubelet;
 pub use kubelet::{Network, NodePort};
 use rights::Denied;
 use schema::Schemas;
-pub use store::Times;
+pub use store::{Balancers, Times};
 use store::{Failure, Kind, Store, USUAL};
 
 /// To compile them takes a good part of a second.
@@ -64,7 +64,7 @@ impl Kubernetes {
         Self::made_of(token, nodes, now, USUAL, None)
     }
 
-    /// As [`Kubernetes::new`], with pods whose containers run for real.
+    /// As [`Kubernetes::new`], with pods whose containers run for real. A service of type `LoadBalancer` has the address of its pod.
     pub fn with_containers(
         token: &str,
         nodes: Vec<Value>,
@@ -76,11 +76,15 @@ impl Kubernetes {
     }
 
     fn made_of(token: &str, nodes: Vec<Value>, now: Time, times: Times, kubelet: Option<Kubelet>) -> Self {
+        let mut store = Store::new(1, nodes.clone(), now, times);
+        if kubelet.is_some() {
+            store.balancers = Balancers::None;
+        }
         Self(Arc::new(Shared {
             token: format!("Bearer {token}"),
             is_open: token.is_empty(),
             ledger: Ledger::default(),
-            store: Mutex::new(Store::new(1, nodes.clone(), now, times)),
+            store: Mutex::new(store),
             other: Mutex::new(Store::new(2, nodes, now, times)),
             asked: Mutex::default(),
             denied: Mutex::default(),
@@ -119,6 +123,16 @@ impl Kubernetes {
     /// These are the nodes from now on. Pods stay where they are.
     pub fn set_nodes(&self, nodes: Vec<Value>) {
         self.lock().set_nodes(nodes);
+    }
+
+    /// What is done for services of type `LoadBalancer` from now on.
+    pub fn set_balancers(&self, balancers: Balancers) {
+        self.lock().balancers = balancers;
+    }
+
+    /// The load balancer of a service is at this IP address from now on.
+    pub fn set_address(&self, service: &str, ip: &str) {
+        self.lock().set_address(service, ip);
     }
 
     /// The rest of so many lists expires before it is asked for.

@@ -18,13 +18,31 @@ const SCHEDULED: Duration = Duration::from_secs(1);
 pub struct Times {
     /// Until a pod is placed and its image pulled.
     pub starts: Duration,
-    /// Until a pod that is deleted is gone.
+    /// Until a pod that is deleted is gone, and the load balancer of a service.
     pub ends: Duration,
+    /// Until a service of type `LoadBalancer` has an address.
+    pub balances: Duration,
 }
+
+/// What a cluster does for services of type `LoadBalancer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Balancers {
+    /// Each gets an IP address.
+    Addresses,
+    /// Each gets a host name, as with AWS.
+    Names,
+    /// Nothing: there is no controller for them.
+    None,
+}
+
+/// As long as a service has it, its load balancer is there, and so is the service: see
+/// <https://kubernetes.io/docs/concepts/services-networking/service/#loadbalancer>.
+const BALANCER_FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 pub(crate) const USUAL: Times = Times {
     starts: Duration::from_secs(8),
     ends: Duration::from_secs(12),
+    balances: Duration::from_secs(40),
 };
 
 /// An error of the API.
@@ -135,6 +153,7 @@ pub(crate) struct Store {
     version: u64,
     pub(crate) sold_out: bool,
     pub(crate) lag: Duration,
+    pub(crate) balancers: Balancers,
     /// Tells the ids of clusters apart.
     number: u16,
     /// How many lists have no rest any more when it is asked for.
@@ -206,6 +225,7 @@ impl Store {
             version: 1,
             sold_out: false,
             lag: Duration::ZERO,
+            balancers: Balancers::Addresses,
             number,
             expiring: 0,
             pages: BTreeMap::new(),
@@ -505,12 +525,16 @@ impl Store {
                 object["spec"]["clusterIP"] =
                     json!(format!("10.96.{}.{}", number / 250 % 250, number % 250 + 1));
                 object["status"] = json!({"loadBalancer": {}});
-                if object["spec"]["type"] == "NodePort" {
-                    for port in object["spec"]["ports"].as_array_mut().unwrap() {
+                if object["spec"]["type"] != "ClusterIP" {
+                    let ports = object["spec"]["ports"].as_array_mut().unwrap();
+                    for (at, port) in (0..).zip(ports) {
                         if port["nodePort"].is_null() {
-                            port["nodePort"] = json!(30_000 + number % 2768);
+                            port["nodePort"] = json!(30_000 + (number + at * 500) % 2768);
                         }
                     }
+                }
+                if object["spec"]["type"] == "LoadBalancer" && self.balancers != Balancers::None {
+                    object["metadata"]["finalizers"] = json!([BALANCER_FINALIZER]);
                 }
             }
             Kind::Secret => take_texts(&mut object),
@@ -573,7 +597,8 @@ impl Store {
                 "the UID in the precondition does not match the UID in record",
             ));
         }
-        if matches!(kind, Kind::Pod | Kind::Claim) {
+        let is_held = !entry.object["metadata"]["finalizers"].is_null();
+        if matches!(kind, Kind::Pod | Kind::Claim) || is_held {
             entry.deleted_at.get_or_insert_with(Instant::now);
             entry.object["metadata"]["deletionTimestamp"] = json!(now);
             return Ok(entry.object.clone());
@@ -603,6 +628,14 @@ impl Store {
         }
     }
 
+    pub(crate) fn set_address(&mut self, service: &str, ip: &str) {
+        for ((kind, _, name), entry) in &mut self.entries {
+            if *kind == Kind::Service && name == service {
+                entry.object["status"]["loadBalancer"]["ingress"] = json!([{"ip": ip}]);
+            }
+        }
+    }
+
     /// Changes an object that is there.
     pub(crate) fn change(&mut self, object: &Value, change: impl FnOnce(&mut Value)) {
         let metadata = &object["metadata"];
@@ -626,8 +659,8 @@ impl Store {
     /// What scheduler, kubelet and controllers have done by now.
     pub(crate) fn settle(&mut self, ledger: &Ledger) {
         let ended = |(key, entry): (&Key, &Entry)| {
-            let is_over =
-                key.0 == Kind::Pod && entry.deleted_at.is_some_and(|at| at.elapsed() >= self.times.ends);
+            let is_over = matches!(key.0, Kind::Pod | Kind::Service)
+                && entry.deleted_at.is_some_and(|at| at.elapsed() >= self.times.ends);
             is_over.then(|| key.clone())
         };
         let gone: Vec<Key> = self.entries.iter().filter_map(ended).collect();
@@ -651,6 +684,7 @@ impl Store {
             match key.0 {
                 Kind::Pod => self.run_pod(&key),
                 Kind::Claim => self.bind_claim(&key),
+                Kind::Service => self.balance(&key),
                 _ => {}
             }
         }
@@ -661,6 +695,23 @@ impl Store {
         if !entry.is_fixed && entry.object["status"]["phase"] == "Pending" {
             let asked = entry.object["spec"]["resources"]["requests"].clone();
             entry.object["status"] = json!({"phase": "Bound", "capacity": asked});
+        }
+    }
+
+    /// Gives a service an address, as the controller of a cloud does.
+    fn balance(&mut self, key: &Key) {
+        let (balancers, balances) = (self.balancers, self.times.balances);
+        let entry = self.entries.get_mut(key).unwrap();
+        let metadata = &entry.object["metadata"];
+        let number: u64 = metadata["resourceVersion"].as_str().unwrap().parse().unwrap();
+        let ingress = match balancers {
+            Balancers::Addresses => json!({"ip": format!("203.0.113.{}", number % 250 + 1), "ipMode": "VIP"}),
+            Balancers::Names => json!({"hostname": format!("a{number}.elb.example.com")}),
+            Balancers::None => return,
+        };
+        let is_due = entry.object["spec"]["type"] == "LoadBalancer" && entry.made_at.elapsed() >= balances;
+        if is_due && !entry.is_fixed && entry.object["status"]["loadBalancer"]["ingress"].is_null() {
+            entry.object["status"]["loadBalancer"]["ingress"] = json!([ingress]);
         }
     }
 
@@ -697,6 +748,8 @@ impl Store {
                 "image": object["spec"]["containers"][0]["image"], "imageID": ""}]);
             if has_begun {
                 object["status"]["phase"] = json!("Running");
+                let ready = json!({"type": "Ready", "status": "True"});
+                object["status"]["conditions"].as_array_mut().unwrap().push(ready);
                 let number: u64 = object["metadata"]["resourceVersion"]
                     .as_str()
                     .unwrap()

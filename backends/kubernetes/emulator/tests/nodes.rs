@@ -66,6 +66,7 @@ async fn a_pod_is_what_its_container_is() {
     let times = Times {
         starts: Duration::from_secs(2),
         ends: Duration::from_secs(1),
+        balances: Duration::from_secs(1),
     };
     let now = Time::from_millis(1_700_000_000_000);
     let cluster = Kubernetes::with_containers("t", vec![node], now, times, Box::new(network.clone()));

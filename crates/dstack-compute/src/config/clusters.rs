@@ -34,6 +34,9 @@ pub struct KubernetesConfig {
     pub proxy_jump: Option<KubernetesProxyJump>,
     /// The namespace of everything that is created.
     pub namespace: Option<String>,
+    /// The image of gateways' pods; `ubuntu:22.04` when unset. dstack 0.22.5 does not have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway_image: Option<String>,
     /// How the clusters are reached, with credentials.
     pub kubeconfig: Kubeconfig,
 }
