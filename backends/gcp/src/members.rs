@@ -223,3 +223,71 @@ impl Gcp {
         Ok(change.underway())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::client::Operation;
+
+    fn told(status: u16, code: &str, message: &str) -> Told {
+        let operation = json!({"name": "o", "status": "DONE", "httpErrorStatusCode": status,
+            "error": {"errors": [{"code": code, "message": message}]}});
+        let operation: Operation = serde_json::from_value(operation).unwrap();
+        Told::of_operation(&operation).unwrap()
+    }
+
+    #[test]
+    fn what_is_so_already_is_done() {
+        let member = told(
+            400,
+            "memberAlreadyExists",
+            "Resource 'projects/p/zones/z/instances/i' is already a member of 'projects/p/zones/z/instanceGroups/g'.",
+        );
+        let stranger = told(
+            400,
+            "invalid",
+            "Resource 'projects/p/zones/z/instances/i' is not a member of 'projects/p/zones/z/instanceGroups/g'.",
+        );
+        let gone = told(
+            404,
+            "notFound",
+            "The resource 'projects/p/zones/z/instances/i' was not found",
+        );
+        let of = |told: &Told| [Change::Add, Change::Remove].map(|change| change.is_done(told));
+        assert_eq!(of(&member), [true, false]);
+        assert_eq!(of(&stranger), [false, true]);
+        assert_eq!(of(&gone), [false, true]);
+        assert_eq!(of(&told(400, "invalid", "m")), [false, false]);
+    }
+
+    #[test]
+    fn machines_are_in_the_zone_of_the_group() {
+        let machine = |zone: Option<&str>, data: Option<Value>| GatewayReplicaProvisioningData {
+            instance_id: "i".to_owned(),
+            ip_address: "203.0.113.1".to_owned(),
+            region: "r".to_owned(),
+            availability_zone: zone.map(str::to_owned),
+            backend_data: data.map(|data| data.to_string()),
+        };
+        let in_zone = json!({"zone": "r-a"});
+        for right in [
+            machine(Some("r-a"), Some(in_zone.clone())),
+            // As dstack 0.22.5 stores it.
+            machine(None, Some(in_zone.clone())),
+            machine(Some("r-a"), None),
+        ] {
+            assert_eq!(names_in("r-a", &[right]).unwrap(), ["i".to_owned()].into());
+        }
+        for wrong in [machine(None, None), machine(Some("r-b"), None)] {
+            let error = names_in("r-a", &[wrong]).unwrap_err();
+            assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+        }
+        let odd = GatewayReplicaProvisioningData {
+            instance_id: "../i".to_owned(),
+            ..machine(Some("r-a"), None)
+        };
+        names_in("r-a", &[odd]).unwrap_err();
+    }
+}

@@ -7,8 +7,8 @@ use dstack_backend_kit::{
     machine, machine_in, machine_of, placement, requirements, volume, with_machine, with_machines_in,
 };
 use dstack_compute::{
-    Attachment, AttachmentSite, Backend, Balancing, ComputeError, ConfigureError, GatewayMachine, Known,
-    LoadBalancer, Machine, OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Known, LoadBalancer,
+    Machine, OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
@@ -1704,6 +1704,11 @@ async fn the_inventory_has_the_pieces_of_a_load_balancer_that_was_half_made() {
     }
     let less = cloud.open().inventory().await.unwrap();
     assert_eq!(less.len(), told.len() - 3);
+    // That Google wants fewer calls is answered with 403 too, and says nothing of what there is.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    emulator.limit(8);
+    let error = cloud.open().inventory().await.unwrap_err();
+    assert!(matches!(error, ComputeError::Throttled { .. }), "{error:?}");
 }
 
 /// Machines of gateways behind a load balancer.
