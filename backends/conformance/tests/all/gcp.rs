@@ -1516,7 +1516,6 @@ async fn a_load_balancer_is_made_as_it_was_asked_for() {
             ("dstack-gateway-lb-proxy-in-us-central1-default", "10.129.0.0/23"),
         ]
     );
-    // A row of dstack 0.22.5: nothing was noted, and its names are those that are stored.
     Driver::new(&cloud)
         .remove(&subject.known(Some(place)), &subject)
         .await;
@@ -1856,6 +1855,51 @@ async fn whatever_is_lost_a_load_balancer_passes_requests_on_to_the_machines_it_
             }
         }
     }
+}
+
+/// Nothing was noted of it, and its names are others.
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_of_dstack_0_22_5_is_gone_on_with() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let place = |path: &str| format!("projects/{PROJECT}/regions/{HOME}/{path}");
+    let region = format!("regions/{HOME}");
+    let group = format!("projects/{PROJECT}/zones/us-central1-b/instanceGroups/dstack-1a2b3c4d-ig");
+    let named = |end: &str, more: Value| extended(json!({"name": format!("dstack-1a2b3c4d-{end}")}), &more);
+    let ports = json!({"namedPorts": [{"name": "http", "port": 80}]});
+    emulator.add_piece("zones/us-central1-b", "instanceGroups", named("ig", ports));
+    let check = json!({"type": "HTTP", "httpHealthCheck": {"port": 80}});
+    emulator.add_piece(&region, "healthChecks", named("hc", check));
+    let service =
+        json!({"healthChecks": [place("healthChecks/dstack-1a2b3c4d-hc")], "backends": [{"group": group}]});
+    emulator.add_piece(&region, "backendServices", named("bs", service));
+    let map = json!({"defaultService": place("backendServices/dstack-1a2b3c4d-bs")});
+    emulator.add_piece(&region, "urlMaps", named("um", map));
+    let proxy = json!({"urlMap": place("urlMaps/dstack-1a2b3c4d-um")});
+    emulator.add_piece(&region, "targetHttpsProxies", named("proxy", proxy));
+    let rule = json!({"target": place("targetHttpsProxies/dstack-1a2b3c4d-proxy")});
+    emulator.add_piece(&region, "forwardingRules", named("fr", rule));
+    let stored = json!({"zone": "us-central1-b", "instance_group_name": "dstack-1a2b3c4d-ig", "health_check_name": "dstack-1a2b3c4d-hc",
+        "backend_service_name": "dstack-1a2b3c4d-bs", "url_map_name": "dstack-1a2b3c4d-um", "target_http_proxy_name": null,
+        "target_https_proxy_name": "dstack-1a2b3c4d-proxy", "forwarding_rule_name": "dstack-1a2b3c4d-fr"});
+    let place = GatewayLoadBalancerData {
+        hostname: "203.0.113.90".to_owned(),
+        backend_data: stored.to_string(),
+    };
+    let subject = load_balancer(&cloud, HOME);
+    let known = subject.known(Some(place.clone()));
+    assert_eq!(subject.sign(&*cloud.open(), &known).await, Some(Sign::Well));
+    let (machine, machine_place) = machines_behind(&cloud, &place, 1).await.remove(0);
+    set_machines(&cloud, &known, std::slice::from_ref(&machine_place), false).await;
+    assert_eq!(members(&emulator), [machine_place.instance_id.clone()]);
+    Driver::new(&cloud)
+        .remove(&machine.known(Some(machine_place)), &machine)
+        .await;
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+    assert!(matches!(
+        subject.sign(&*cloud.open(), &known).await,
+        Some(Sign::Lost(_))
+    ));
 }
 
 /// The group of a load balancer takes machines of one zone.
