@@ -9,11 +9,12 @@ use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::auth::Tokens;
 use crate::errors::{GcpError, Told, known};
 use crate::machines::ENDS_INTERVAL;
+use crate::members::Member;
 use crate::tpu::Node;
 
 const COMPUTE: &str = "https://compute.googleapis.com";
@@ -195,6 +196,28 @@ pub(crate) struct Subnet {
     pub(crate) subnetwork: String,
     #[serde(default)]
     pub(crate) purpose: Option<String>,
+}
+
+/// A subnetwork of a region, as its own list tells of it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RegionSubnet {
+    #[serde(default)]
+    pub(crate) network: String,
+    #[serde(default)]
+    pub(crate) ip_cidr_range: String,
+    #[serde(default)]
+    pub(crate) purpose: String,
+    /// Of those of proxies.
+    #[serde(default)]
+    pub(crate) role: String,
+}
+
+/// What has the address of a load balancer.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ForwardingRule {
+    #[serde(default, rename = "IPAddress")]
+    pub(crate) address: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -399,6 +422,23 @@ impl Client {
         Err(malformed("a list has no end").into())
     }
 
+    /// All instances of a group, also those that do not run.
+    pub(crate) async fn members(&self, rest: &str) -> Result<Vec<Member>, GcpError> {
+        let (api, path) = self.place(rest);
+        let body = json!({"instanceState": "ALL"});
+        let (mut all, mut token) = (Vec::new(), None::<String>);
+        for _ in 0..MAX_PAGES {
+            let request = || paged(api.post(&path).json(&body).repeatable(), None, token.as_deref());
+            let page: Page = self.send(request).await?;
+            all.extend(page.items.into_iter().filter_map(entry));
+            match page.next_page_token.filter(|token| !token.is_empty()) {
+                Some(next) => token = Some(next),
+                None => return Ok(all),
+            }
+        }
+        Err(malformed("a list has no end").into())
+    }
+
     /// Why what was asked for in a zone or region came to nothing; `None`: it did not, or not yet.
     pub(crate) async fn failure(&self, scope: &str, operation: &str) -> Result<Outcome, ComputeError> {
         let path = format!("{scope}/operations/{}", plain(operation)?);
@@ -493,14 +533,7 @@ impl Client {
     }
 
     fn page(&self, path: &str, filter: Option<&str>, token: Option<&str>) -> ApiRequest<'_> {
-        let mut request = self.compute.get(path).query("maxResults", PAGE);
-        if let Some(filter) = filter {
-            request = request.query("filter", filter);
-        }
-        match token {
-            Some(token) => request.query("pageToken", token),
-            None => request,
-        }
+        paged(self.compute.get(path), filter, token)
     }
 }
 
@@ -528,6 +561,17 @@ impl std::fmt::Display for ClientError {
             Self::Project => f.write_str("project_id: it is no id of a project"),
             Self::Creds(why) => write!(f, "creds.data: {why}"),
         }
+    }
+}
+
+fn paged<'a>(request: ApiRequest<'a>, filter: Option<&str>, token: Option<&str>) -> ApiRequest<'a> {
+    let mut request = request.query("maxResults", PAGE);
+    if let Some(filter) = filter {
+        request = request.query("filter", filter);
+    }
+    match token {
+        Some(token) => request.query("pageToken", token),
+        None => request,
     }
 }
 
@@ -562,6 +606,11 @@ pub(crate) fn is_project(id: &str) -> bool {
 /// The last part of a link.
 pub(crate) fn last(link: &str) -> &str {
     link.rsplit('/').next().unwrap_or(link)
+}
+
+/// The link of a path in a project.
+pub(crate) fn full(project: &str, rest: &str) -> String {
+    format!("{LINK}projects/{project}/{rest}")
 }
 
 /// A link as it stands in requests: `projects/...`.

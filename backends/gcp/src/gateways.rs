@@ -10,6 +10,7 @@ use dstack_model::gateways::GatewayReplicaProvisioningData;
 
 use crate::Gcp;
 use crate::machines::Purpose;
+use crate::pieces::Stored;
 use crate::tpu::is_tpu;
 
 /// What a gateway runs on, where nothing else is asked for.
@@ -24,12 +25,16 @@ impl Lifecycle<GatewayMachine> for Gcp {
         want: &GatewayRequest,
         call: &Call<'_>,
     ) -> Result<Step<GatewayReplicaProvisioningData>, ComputeError> {
-        let machine = gateway_machine(want, BackendType::Gcp, INSTANCE_TYPE, DISK_GIB);
+        let mut machine = gateway_machine(want, BackendType::Gcp, INSTANCE_TYPE, DISK_GIB);
         let machine_type = &machine.offer.instance.name;
         if is_tpu(machine_type) {
             return Err(ComputeError::Refused(format!(
                 "no gateway runs on the TPU {machine_type}: take a type of Compute Engine"
             )));
+        }
+        // The group of a load balancer is in one zone.
+        if let Some(balancer) = &want.load_balancer {
+            machine.offer.availability_zones = Some(vec![Stored::read(balancer)?.zone]);
         }
         let is_public = want.is_public;
         let step = self.ensure_machine(&machine, Purpose::Gateway { is_public }, call);

@@ -9,6 +9,7 @@ use crate::client::{Disk, Instance, Policy, last};
 use crate::errors::GcpError;
 use crate::machines::mark;
 use crate::offers::region_of;
+use crate::pieces::Piece;
 use crate::tpu::place_of;
 
 impl Gcp {
@@ -54,6 +55,7 @@ impl Gcp {
             ))
         }));
         all.extend(self.owned_nodes().await?);
+        all.extend(self.owned_pieces().await?);
         Ok(all)
     }
 
@@ -77,6 +79,19 @@ impl Gcp {
         Ok(all)
     }
 
+    /// What load balancers consist of. It has no labels.
+    async fn owned_pieces(&self) -> Result<Vec<Owned>, ComputeError> {
+        let mut all = Vec::new();
+        for piece in Piece::ALL {
+            let found = self.pieces_of(piece).await?;
+            all.extend(found.iter().filter_map(|(scope, name)| {
+                let mark = OwnedMark::of_name(name)?;
+                Some(owned(kind_of(piece), scope, piece.collection(), name, mark))
+            }));
+        }
+        Ok(all)
+    }
+
     pub(crate) async fn remove_by_id(&self, owned: &Owned) -> Result<Removal, ComputeError> {
         let parts: Vec<&str> = owned.id.split('/').collect();
         match parts.as_slice() {
@@ -85,8 +100,21 @@ impl Gcp {
             }
             ["regions", region, "resourcePolicies", name] => self.delete_policy(region, name).await,
             ["zones", zone, "disks", name] => self.delete_disk(zone, name).await,
+            ["zones" | "regions", _, collection, _]
+                if Piece::ALL.iter().any(|piece| piece.collection() == *collection) =>
+            {
+                self.remove_owned_piece(&owned.id).await
+            }
             _ => Err(ComputeError::Unsupported("removing this")),
         }
+    }
+}
+
+/// The one that has the address stands for the load balancer.
+const fn kind_of(piece: Piece) -> OwnedKind {
+    match piece {
+        Piece::ForwardingRule => OwnedKind::LoadBalancer,
+        other => OwnedKind::Piece(other.what()),
     }
 }
 

@@ -3,12 +3,14 @@
 //! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
 //! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
 //! `instance` and `tpu` are the requests for one, `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of
-//! groups, `gateways` that of machines of gateways. `inventory` finds what was left behind.
+//! groups, `gateways` that of machines of gateways. `balancers` is the life of what is before those, `pieces` what it consists of, `members` which
+//! machines are behind it. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
 mod attachments;
 mod auth;
+mod balancers;
 mod client;
 mod configure;
 mod errors;
@@ -17,8 +19,10 @@ mod instance;
 mod inventory;
 mod labels;
 mod machines;
+mod members;
 mod network;
 mod offers;
+mod pieces;
 mod placements;
 mod reservations;
 mod startup;
@@ -32,14 +36,15 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle, Machine,
-    Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle,
+    LoadBalancers, Machine, Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
 
 use attachments::DiskChanges;
 use client::Client;
+use members::GroupChanges;
 use network::Subnets;
 use offers::Quotas;
 
@@ -68,6 +73,7 @@ impl CloudKind for GcpKind {
             create_instance: true,
             gateways: true,
             private_gateways: true,
+            load_balancers: true,
             multinode: true,
             privileged: true,
             instance_volumes: true,
@@ -108,6 +114,7 @@ impl CloudKind for GcpKind {
             quotas: Cached::of_offers(&kind.env),
             subnets: Cached::new(clock(), SUBNETS_LIFETIME, Duration::ZERO),
             disk_changes: DiskChanges::default(),
+            group_changes: GroupChanges::default(),
             firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             gateway_firewall: Cached::new(clock(), FIREWALL_LIFETIME, Duration::ZERO),
             config,
@@ -127,6 +134,8 @@ struct Gcp {
     subnets: Cached<Subnets>,
     /// TPUs whose disks are being changed.
     disk_changes: DiskChanges,
+    /// Groups of instances that are being changed.
+    group_changes: GroupChanges,
     /// The rule that lets SSH in is there.
     firewall: Cached<()>,
     /// The rule that lets clients of gateways in is there.
@@ -159,6 +168,10 @@ impl Backend for Gcp {
     }
 
     fn gateways(&self) -> Option<&dyn Lifecycle<GatewayMachine>> {
+        Some(self)
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         Some(self)
     }
 

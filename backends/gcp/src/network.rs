@@ -9,7 +9,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::Gcp;
-use crate::client::{Client, Subnet, last, relative};
+use crate::client::{Client, RegionSubnet, Subnet, last, plain, relative};
 use crate::errors::GcpError;
 use crate::machines::Purpose;
 
@@ -23,6 +23,9 @@ pub(crate) const fn tag(purpose: Purpose) -> &'static str {
         Purpose::Gateway { .. } => "dstack-gateway-instance",
     }
 }
+
+/// Where Google's health checks of load balancers come from, as dstack 0.22.5 has it.
+const HEALTH_CHECKS: &str = "35.191.0.0/16";
 
 /// Longest name of a resource.
 const LONGEST: usize = 63;
@@ -215,24 +218,107 @@ impl Gcp {
                 &self.gateway_firewall,
             ),
         };
-        let make = async || {
-            let network = link(&self.config, name_of(&self.config));
-            let rule = json!({
-                "name": rule_name(prefix, &network),
-                "description": description,
-                "direction": "INGRESS",
-                "allowed": [{"IPProtocol": "tcp", "ports": ports}],
-                "sourceRanges": ["0.0.0.0/0"],
-                "network": network,
-                "targetTags": [tag(purpose)],
-            });
-            match self.client.insert("global/firewalls", None, &rule).await {
-                Err(error) if !error.is_conflict() => Err(error.compute_error()),
-                _ => Ok(()),
+        let rule = Rule {
+            prefix,
+            description,
+            ports,
+            source: "0.0.0.0/0",
+            target: tag(purpose),
+        };
+        is_there.get(|| self.make_rule(rule)).await.map(drop)
+    }
+
+    async fn make_rule(&self, rule: Rule<'_>) -> Result<(), ComputeError> {
+        let network = link(&self.config, name_of(&self.config));
+        let body = json!({
+            "name": rule_name(rule.prefix, &network),
+            "description": rule.description,
+            "direction": "INGRESS",
+            "allowed": [{"IPProtocol": "tcp", "ports": rule.ports}],
+            "sourceRanges": [rule.source],
+            "network": network,
+            "targetTags": [rule.target],
+        });
+        match self.client.insert("global/firewalls", None, &body).await {
+            Err(error) if !error.is_conflict() => Err(error.compute_error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The network of a load balancer, and the subnet that the address of a private one is in.
+    pub(crate) async fn balancer_nic(&self, region: &str, is_public: bool) -> Result<Nic, ComputeError> {
+        let config = &self.config;
+        let network = name_of(config);
+        let subnet = match is_public {
+            true => None,
+            false => {
+                let chosen = config.subnetworks.as_ref().and_then(|all| all.get(region));
+                let all = self.subnets().await?;
+                Some(all.find(network, region, chosen.map(String::as_str))?)
             }
         };
-        is_there.get(make).await.map(drop)
+        Ok(Nic {
+            network: link(config, network),
+            subnet,
+        })
     }
+
+    /// What a load balancer needs of the network: its proxies have a subnet, and reach the machines of gateways, as health checks do.
+    ///
+    /// # Errors
+    /// There is no such subnet: making one is the user's.
+    pub(crate) async fn balancer_network(&self, region: &str) -> Result<(), ComputeError> {
+        let config = &self.config;
+        let (project, network) = (project_of(config), name_of(config));
+        let path = format!("regions/{}/subnetworks", plain(region)?);
+        let listed = self.client.list::<RegionSubnet>(Some(project), &path, None).await;
+        let subnets = listed.map_err(GcpError::compute_error)?;
+        let Some(proxies) = subnets.iter().find(|subnet| is_for_proxies(subnet, network)) else {
+            return Err(ComputeError::Configuration(no_proxies(project, network, region)));
+        };
+        if config.vpc_project_id.is_some() {
+            return Ok(());
+        }
+        let target = tag(Purpose::Gateway { is_public: true });
+        self.make_rule(Rule {
+            prefix: "dstack-gateway-lb-healthcheck-in",
+            description: "Gateways of dstack: health checks of load balancers.",
+            ports: &["80"],
+            source: HEALTH_CHECKS,
+            target,
+        })
+        .await?;
+        self.make_rule(Rule {
+            prefix: &format!("dstack-gateway-lb-proxy-in-{region}"),
+            description: "Gateways of dstack: load balancers of the region.",
+            ports: &["80"],
+            source: &proxies.ip_cidr_range,
+            target,
+        })
+        .await
+    }
+}
+
+/// A rule that lets TCP in to machines with a tag.
+#[derive(Debug, Clone, Copy)]
+struct Rule<'a> {
+    prefix: &'a str,
+    description: &'a str,
+    ports: &'a [&'a str],
+    source: &'a str,
+    target: &'a str,
+}
+
+fn is_for_proxies(subnet: &RegionSubnet, network: &str) -> bool {
+    subnet.purpose == "REGIONAL_MANAGED_PROXY" && subnet.role == "ACTIVE" && last(&subnet.network) == network
+}
+
+fn no_proxies(project: &str, network: &str, region: &str) -> String {
+    format!(
+        "the VPC {network} has no active proxy-only subnetwork in {region}, which load balancers need: make one, of a range that is \
+         free, by `gcloud compute networks subnets create proxy-only-{region} --project={project} --network={network} \
+         --region={region} --purpose=REGIONAL_MANAGED_PROXY --role=ACTIVE --range=10.129.0.0/23`"
+    )
 }
 
 /// The name of the rule of a network.

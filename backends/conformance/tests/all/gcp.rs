@@ -3,15 +3,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, machine,
-    machine_in, machine_of, placement, requirements, volume, with_machine, with_machines_in,
+    Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, load_balancer,
+    machine, machine_in, machine_of, placement, requirements, volume, with_machine, with_machines_in,
 };
 use dstack_compute::{
-    Attachment, AttachmentSite, ComputeError, ConfigureError, GatewayMachine, Machine, OwnedKind, Placement,
-    Removal, Sign, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Known, LoadBalancer,
+    Machine, OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
+};
+use dstack_model::gateways::{
+    AnyGatewayCertificate, GatewayLoadBalancerData, GatewayReplicaProvisioningData,
 };
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -1420,4 +1423,543 @@ async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
         );
     }
     assert_eq!(cloud.emulator.ledger().count(), 4);
+}
+
+/// With a subnetwork for proxies in each region.
+fn cloud_with_proxies(more: &Value) -> (Cloud, Gcp) {
+    let (cloud, emulator) = cloud_with(more);
+    for region in [HOME, OTHER] {
+        emulator.add_proxies("default", region, "proxy-only");
+    }
+    (cloud, emulator)
+}
+
+async fn one_balancer() -> (Cloud, Subject<LoadBalancer>) {
+    let (cloud, _) = cloud_with_proxies(&json!({}));
+    let subject = load_balancer(&cloud, HOME);
+    (cloud, subject)
+}
+
+async fn two_balancers() -> (Cloud, Vec<Subject<LoadBalancer>>) {
+    let (cloud, _) = cloud_with_proxies(&json!({}));
+    let subjects = vec![load_balancer(&cloud, HOME), load_balancer(&cloud, OTHER)];
+    (cloud, subjects)
+}
+
+checks_of!(load_balancers: one_balancer, two_balancers);
+
+/// The link of a piece of a load balancer in the first region.
+fn piece_link(collection: &str, name: &str) -> String {
+    let place = match collection {
+        "instanceGroups" => "zones/us-central1-a".to_owned(),
+        _ => format!("regions/{HOME}"),
+    };
+    format!("https://www.googleapis.com/compute/v1/projects/{PROJECT}/{place}/{collection}/{name}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_is_made_as_it_was_asked_for() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let subject = load_balancer(&cloud, HOME);
+    let name = subject.marks.name(63);
+    let link = |collection: &str| piece_link(collection, &name);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let network = format!("projects/{PROJECT}/global/networks/default");
+    let expected = vec![
+        (
+            "instanceGroups",
+            json!({"name": name, "namedPorts": [{"name": "http", "port": 80}]}),
+        ),
+        (
+            "healthChecks",
+            json!({"name": name, "type": "HTTP", "httpHealthCheck": {"port": 80, "requestPath": "/.well-known/dstack-gateway"}}),
+        ),
+        (
+            "backendServices",
+            json!({"name": name, "loadBalancingScheme": "EXTERNAL_MANAGED", "protocol": "HTTP", "portName": "http",
+                "timeoutSec": 86400, "healthChecks": [link("healthChecks")], "connectionDraining": {"drainingTimeoutSec": 60},
+                "backends": [{"group": link("instanceGroups"), "balancingMode": "UTILIZATION", "capacityScaler": 1.0}]}),
+        ),
+        (
+            "urlMaps",
+            json!({"name": name, "defaultService": link("backendServices")}),
+        ),
+        (
+            "targetHttpProxies",
+            json!({"name": name, "urlMap": link("urlMaps")}),
+        ),
+        (
+            "forwardingRules",
+            json!({"name": name, "loadBalancingScheme": "EXTERNAL_MANAGED", "IPProtocol": "TCP", "portRange": "80",
+                "target": link("targetHttpProxies"), "network": network}),
+        ),
+    ];
+    assert_eq!(emulator.pieces(), expected);
+    assert_eq!(place.hostname, "203.0.113.90");
+    let stored: Value = serde_json::from_str(&place.backend_data).unwrap();
+    let expected = json!({"zone": "us-central1-a", "instance_group_name": name, "health_check_name": name,
+        "backend_service_name": name, "url_map_name": name, "target_http_proxy_name": name, "forwarding_rule_name": name});
+    assert_eq!(stored, expected);
+    let rules = emulator.firewalls();
+    let told = rules.iter().map(|rule| {
+        assert_eq!(rule["targetTags"], json!(["dstack-gateway-instance"]));
+        assert_eq!(rule["allowed"], json!([{"IPProtocol": "tcp", "ports": ["80"]}]));
+        (
+            rule["name"].as_str().unwrap(),
+            rule["sourceRanges"][0].as_str().unwrap(),
+        )
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            ("dstack-gateway-lb-healthcheck-in-default", "35.191.0.0/16"),
+            ("dstack-gateway-lb-proxy-in-us-central1-default", "10.129.0.0/23"),
+        ]
+    );
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_private_load_balancer_with_a_certificate_is_made_in_the_subnetwork() {
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "private", "subnetworks": {HOME: "two"}}));
+    emulator.add_network("private", &[(HOME, "one"), (HOME, "two"), (OTHER, "three")]);
+    emulator.add_proxies("private", HOME, "proxy-only");
+    let certificate = format!("projects/{PROJECT}/locations/{HOME}/certificates/gateway");
+    let mut subject = load_balancer(&cloud, HOME);
+    let of = |certificate: Value| -> AnyGatewayCertificate {
+        dstack_model::decode::decode_strict(&certificate).unwrap()
+    };
+    subject.want.certificate = Some(of(json!({"type": "gcp-cm", "name": certificate})));
+    subject.want.is_public = false;
+    let name = subject.marks.name(63);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let pieces = emulator.pieces();
+    let asked = |collection: &str| {
+        let mut found = pieces.iter().filter(|(of, _)| *of == collection);
+        let asked = found.next().map(|(_, asked)| asked.clone());
+        assert!(found.next().is_none(), "{collection}");
+        asked
+    };
+    assert_eq!(asked("targetHttpProxies"), None);
+    let link = format!("//certificatemanager.googleapis.com/{certificate}");
+    assert_eq!(
+        asked("targetHttpsProxies").unwrap()["sslCertificates"],
+        json!([link])
+    );
+    assert_eq!(
+        asked("backendServices").unwrap()["loadBalancingScheme"],
+        "INTERNAL_MANAGED"
+    );
+    assert_eq!(
+        asked("forwardingRules").unwrap(),
+        json!({"name": name, "loadBalancingScheme": "INTERNAL_MANAGED", "IPProtocol": "TCP", "portRange": "443",
+            "target": piece_link("targetHttpsProxies", &name),
+            "network": format!("projects/{PROJECT}/global/networks/private"),
+            "subnetwork": format!("projects/{PROJECT}/regions/{HOME}/subnetworks/two")})
+    );
+    assert_eq!(place.hostname, "10.128.0.90");
+    let stored: Value = serde_json::from_str(&place.backend_data).unwrap();
+    assert_eq!(stored["target_https_proxy_name"], name);
+    assert_eq!(stored.get("target_http_proxy_name"), None);
+    Driver::new(&cloud)
+        .remove(&subject.known(Some(place)), &subject)
+        .await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+
+    // Others have their own.
+    subject.want.certificate = Some(of(json!({"type": "lets-encrypt"})));
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(
+        matches!(&error, ComputeError::Refused(text) if text.contains("gcp-cm")),
+        "{error:?}"
+    );
+
+    // In a network of another project, rules are the user's to make.
+    let (cloud, emulator) = cloud_with(&json!({"vpc_name": "shared", "vpc_project_id": HOST_PROJECT}));
+    emulator.add_proxies("shared", HOME, "proxy-only");
+    Driver::new(&cloud)
+        .make(&load_balancer(&cloud, HOME))
+        .await
+        .unwrap();
+    assert_eq!(emulator.firewalls(), Vec::<Value>::new());
+    let network = format!("projects/{HOST_PROJECT}/global/networks/shared");
+    assert_eq!(emulator.pieces().pop().unwrap().1["network"], network);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_load_balancers_have_no_subnetwork_for_proxies_is_told_with_the_remedy() {
+    let (cloud, emulator) = cloud_with(&json!({}));
+    emulator.add_proxies("default", HOME, "proxy-backup");
+    emulator.add_proxies("default", OTHER, "proxy-only");
+    emulator.add_network("other", &[(HOME, "proxy-of-another-network")]);
+    let error = Driver::new(&cloud)
+        .make(&load_balancer(&cloud, HOME))
+        .await
+        .unwrap_err();
+    let ComputeError::Configuration(text) = &error else {
+        panic!("{error:?}")
+    };
+    let command = format!(
+        "gcloud compute networks subnets create proxy-only-{HOME} --project={PROJECT} --network=default --region={HOME} \
+         --purpose=REGIONAL_MANAGED_PROXY --role=ACTIVE --range="
+    );
+    assert!(text.contains(&command), "{text}");
+    assert_eq!(cloud.emulator.ledger().count(), 0);
+    emulator.add_proxies("default", HOME, "proxy-only");
+    Driver::new(&cloud)
+        .make(&load_balancer(&cloud, HOME))
+        .await
+        .unwrap();
+    let error = Driver::new(&cloud)
+        .make(&load_balancer(&cloud, "nowhere1"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+}
+
+/// Whichever piece it is that comes to nothing, what was made before it is removed.
+#[tokio::test(start_paused = true)]
+async fn of_a_load_balancer_that_comes_to_nothing_nothing_is_left() {
+    for collection in [
+        "instanceGroups",
+        "healthChecks",
+        "backendServices",
+        "urlMaps",
+        "targetHttpProxies",
+        "forwardingRules",
+    ] {
+        let (cloud, emulator) = cloud_with_proxies(&json!({}));
+        emulator.fail_piece(collection, 403, "QUOTA_EXCEEDED");
+        let error = Driver::new(&cloud)
+            .make(&load_balancer(&cloud, HOME))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, ComputeError::NoQuota(_)),
+            "{collection}: {error:?}"
+        );
+        assert_eq!(cloud.emulator.ledger().alive(), [], "{collection}");
+        // What Google itself fails at is not asked for for ever.
+        emulator.fail_piece(collection, 409, "RESOURCE_NOT_READY");
+        let error = Driver::new(&cloud)
+            .make(&load_balancer(&cloud, HOME))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, ComputeError::Broken(_)),
+            "{collection}: {error:?}"
+        );
+    }
+}
+
+/// Calls until so much of it is there.
+async fn half_made(cloud: &Cloud, emulator: &Gcp, subject: &Subject<LoadBalancer>, count: usize) {
+    let (backend, notes) = (cloud.open(), Notes::default());
+    while emulator.pieces().len() < count {
+        match notes.ensure(cloud, &*backend, subject).await.unwrap() {
+            Step::Underway { again, .. } => tokio::time::sleep(again).await,
+            Step::Ready(place) => panic!("{place:?} of less than {count} pieces"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inventory_has_the_pieces_of_a_load_balancer_that_was_half_made() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let subject = load_balancer(&cloud, HOME);
+    half_made(&cloud, &emulator, &subject, 5).await;
+    let told = cloud.open().inventory().await.unwrap();
+    assert!(
+        told.iter()
+            .all(|owned| owned.mark.is_for(&subject.marks) && owned.region == HOME)
+    );
+    let kinds: Vec<&OwnedKind> = told.iter().map(|owned| &owned.kind).collect();
+    let pieces = [
+        "instance group",
+        "health check",
+        "backend service",
+        "URL map",
+        "HTTP proxy",
+    ];
+    assert_eq!(kinds, pieces.map(OwnedKind::Piece).iter().collect::<Vec<_>>());
+    let whole = load_balancer(&cloud, OTHER);
+    Driver::new(&cloud).make(&whole).await.unwrap();
+    let told = cloud.open().inventory().await.unwrap();
+    let rules: Vec<_> = told
+        .iter()
+        .filter(|owned| owned.kind == OwnedKind::LoadBalancer)
+        .collect();
+    assert_eq!(rules.len(), 1, "{told:?}");
+    assert!(
+        rules[0].mark.is_for(&whole.marks) && rules[0].region == OTHER,
+        "{rules:?}"
+    );
+    // Who has no load balancers need not be allowed to list them.
+    for permission in ["compute.healthChecks.list", "compute.forwardingRules.list"] {
+        emulator.deny(permission);
+    }
+    let less = cloud.open().inventory().await.unwrap();
+    assert_eq!(less.len(), told.len() - 3);
+    // That Google wants fewer calls is answered with 403 too, and says nothing of what there is.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    emulator.limit(8);
+    let error = cloud.open().inventory().await.unwrap_err();
+    assert!(matches!(error, ComputeError::Throttled { .. }), "{error:?}");
+}
+
+/// Machines of gateways behind a load balancer.
+async fn machines_behind(
+    cloud: &Cloud,
+    place: &GatewayLoadBalancerData,
+    count: usize,
+) -> Vec<(Subject<GatewayMachine>, GatewayReplicaProvisioningData)> {
+    let mut machines = Vec::new();
+    for _ in 0..count {
+        let mut subject = gateway(cloud, HOME);
+        subject.want.load_balancer = Some(place.clone());
+        let place = Driver::new(cloud).make(&subject).await.unwrap();
+        machines.push((subject, place));
+    }
+    machines
+}
+
+/// Asks until requests go to these machines; how long that took. Each call is one of a server that has just started, where `anew`.
+async fn set_machines(
+    cloud: &Cloud,
+    known: &Known<LoadBalancer>,
+    machines: &[GatewayReplicaProvisioningData],
+    anew: bool,
+) -> Duration {
+    let (begun, mut backend) = (tokio::time::Instant::now(), cloud.open());
+    for _ in 0..100 {
+        let pause = match backend
+            .load_balancers()
+            .unwrap()
+            .set_machines(known, machines)
+            .await
+        {
+            Ok(Balancing::Set) => return begun.elapsed(),
+            Ok(Balancing::Underway { again, .. }) => again,
+            Err(error) => {
+                assert!(error.is_transient(), "{error:?}");
+                Duration::from_secs(5)
+            }
+        };
+        tokio::time::sleep(pause).await;
+        if anew {
+            backend = cloud.open();
+        }
+    }
+    panic!("never set")
+}
+
+fn names(machines: &[GatewayReplicaProvisioningData]) -> Vec<String> {
+    let mut names: Vec<String> = machines.iter().map(|one| one.instance_id.clone()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn members(emulator: &Gcp) -> Vec<String> {
+    let mut members = emulator.members();
+    members.sort_unstable();
+    members
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_go_to_those_machines_that_a_load_balancer_was_told_of() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let subject = load_balancer(&cloud, HOME);
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let known = subject.known(Some(place.clone()));
+    let made = machines_behind(&cloud, &place, 4).await;
+    let all: Vec<_> = made.iter().map(|(_, place)| place.clone()).collect();
+
+    let took = set_machines(&cloud, &known, &all[..3], false).await;
+    assert_eq!(members(&emulator), names(&all[..3]));
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    // Told the same again, nothing changes.
+    let changes = emulator.changes_of_groups();
+    set_machines(&cloud, &known, &all[..3], false).await;
+    assert_eq!(emulator.changes_of_groups(), changes);
+
+    // One comes and two go: until requests to these have ended, it is not done.
+    let took = set_machines(&cloud, &known, &all[2..], false).await;
+    assert_eq!(members(&emulator), names(&all[2..]));
+    assert!(took > Duration::from_secs(60), "{took:?}");
+    assert_eq!(emulator.changes_of_groups(), changes + 2);
+
+    // A machine that is gone is behind nothing.
+    let (gone, gone_place) = &made[3];
+    Driver::new(&cloud)
+        .remove(&gone.known(Some(gone_place.clone())), gone)
+        .await;
+    set_machines(&cloud, &known, &all[2..3], false).await;
+    assert_eq!(members(&emulator), names(&all[2..3]));
+    set_machines(&cloud, &known, &[], false).await;
+    assert_eq!(members(&emulator), Vec::<String>::new());
+
+    // Nothing is told of one that cannot be behind it.
+    let balancers = cloud.open();
+    let balancers = balancers.load_balancers().unwrap();
+    let elsewhere = GatewayReplicaProvisioningData {
+        availability_zone: Some("us-central1-b".to_owned()),
+        backend_data: Some(json!({"zone": "us-central1-b"}).to_string()),
+        ..all[0].clone()
+    };
+    for (wrong, expected) in [(&elsewhere, "us-central1-b"), (gone_place, "was not found")] {
+        let error = balancers
+            .set_machines(&known, std::slice::from_ref(wrong))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, ComputeError::Refused(text) if text.contains(expected)),
+            "{error:?}"
+        );
+    }
+    Driver::new(&cloud).remove(&known, &subject).await;
+    let error = balancers.set_machines(&known, &all[..1]).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Broken(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_is_lost_a_load_balancer_passes_requests_on_to_the_machines_it_is_told_of() {
+    for fault in [
+        Fault::AnswerLost,
+        Fault::Lost,
+        Fault::DoneAndRefused(502),
+        Fault::Malformed,
+    ] {
+        for anew in [false, true] {
+            for nth in 1..20 {
+                let (cloud, emulator) = cloud_with_proxies(&json!({}));
+                let subject = load_balancer(&cloud, HOME);
+                let place = Driver::new(&cloud).make(&subject).await.unwrap();
+                let known = subject.known(Some(place.clone()));
+                let made = machines_behind(&cloud, &place, 3).await;
+                let all: Vec<_> = made.into_iter().map(|(_, place)| place).collect();
+                set_machines(&cloud, &known, &all[..2], false).await;
+                cloud.faults().at(nth, fault);
+                set_machines(&cloud, &known, &all[1..], anew).await;
+                assert_eq!(
+                    members(&emulator),
+                    names(&all[1..]),
+                    "{fault:?} at request {nth}, anew: {anew}"
+                );
+                if !cloud.faults().happened() {
+                    assert!(nth > 5, "{nth} requests only");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Nothing was noted of it, and its names are others.
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_of_dstack_0_22_5_is_gone_on_with() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let place = |path: &str| format!("projects/{PROJECT}/regions/{HOME}/{path}");
+    let region = format!("regions/{HOME}");
+    let group = format!("projects/{PROJECT}/zones/us-central1-b/instanceGroups/dstack-1a2b3c4d-ig");
+    let named = |end: &str, more: Value| extended(json!({"name": format!("dstack-1a2b3c4d-{end}")}), &more);
+    let ports = json!({"namedPorts": [{"name": "http", "port": 80}]});
+    emulator.add_piece("zones/us-central1-b", "instanceGroups", named("ig", ports));
+    let check = json!({"type": "HTTP", "httpHealthCheck": {"port": 80}});
+    emulator.add_piece(&region, "healthChecks", named("hc", check));
+    let service =
+        json!({"healthChecks": [place("healthChecks/dstack-1a2b3c4d-hc")], "backends": [{"group": group}]});
+    emulator.add_piece(&region, "backendServices", named("bs", service));
+    let map = json!({"defaultService": place("backendServices/dstack-1a2b3c4d-bs")});
+    emulator.add_piece(&region, "urlMaps", named("um", map));
+    let proxy = json!({"urlMap": place("urlMaps/dstack-1a2b3c4d-um")});
+    emulator.add_piece(&region, "targetHttpsProxies", named("proxy", proxy));
+    let rule = json!({"target": place("targetHttpsProxies/dstack-1a2b3c4d-proxy")});
+    emulator.add_piece(&region, "forwardingRules", named("fr", rule));
+    let stored = json!({"zone": "us-central1-b", "instance_group_name": "dstack-1a2b3c4d-ig", "health_check_name": "dstack-1a2b3c4d-hc",
+        "backend_service_name": "dstack-1a2b3c4d-bs", "url_map_name": "dstack-1a2b3c4d-um", "target_http_proxy_name": null,
+        "target_https_proxy_name": "dstack-1a2b3c4d-proxy", "forwarding_rule_name": "dstack-1a2b3c4d-fr"});
+    let place = GatewayLoadBalancerData {
+        hostname: "203.0.113.90".to_owned(),
+        backend_data: stored.to_string(),
+    };
+    let subject = load_balancer(&cloud, HOME);
+    let known = subject.known(Some(place.clone()));
+    assert_eq!(subject.sign(&*cloud.open(), &known).await, Some(Sign::Well));
+    let (machine, machine_place) = machines_behind(&cloud, &place, 1).await.remove(0);
+    set_machines(&cloud, &known, std::slice::from_ref(&machine_place), false).await;
+    assert_eq!(members(&emulator), [machine_place.instance_id.clone()]);
+    Driver::new(&cloud)
+        .remove(&machine.known(Some(machine_place)), &machine)
+        .await;
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+    assert!(matches!(
+        subject.sign(&*cloud.open(), &known).await,
+        Some(Sign::Lost(_))
+    ));
+}
+
+/// The group of a load balancer takes machines of one zone.
+#[tokio::test(start_paused = true)]
+async fn the_machine_of_a_gateway_is_in_the_zone_of_its_load_balancer() {
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let place = Driver::new(&cloud)
+        .make(&load_balancer(&cloud, HOME))
+        .await
+        .unwrap();
+    let stored: Value = serde_json::from_str(&place.backend_data).unwrap();
+    let elsewhere = GatewayLoadBalancerData {
+        backend_data: extended(stored, &json!({"zone": "us-central1-c"})).to_string(),
+        ..place
+    };
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.load_balancer = Some(elsewhere.clone());
+    let machine = Driver::new(&cloud).make(&subject).await.unwrap();
+    assert_eq!(machine.availability_zone.as_deref(), Some("us-central1-c"));
+    emulator.fill("us-central1-c");
+    let mut subject = gateway(&cloud, HOME);
+    subject.want.load_balancer = Some(elsewhere.clone());
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::NoCapacity(_)), "{error:?}");
+    subject.want.load_balancer = Some(GatewayLoadBalancerData {
+        backend_data: "{}".to_owned(),
+        ..elsewhere
+    });
+    let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
+    assert!(matches!(error, ComputeError::Broken(_)), "{error:?}");
+}
+
+/// As the page for administrators lists them.
+#[tokio::test(start_paused = true)]
+async fn the_page_names_the_permissions_that_gateways_need() {
+    let page = include_str!("../../../../docs/backends/gcp.md");
+    let (cloud, emulator) = cloud_with_proxies(&json!({}));
+    let mut subject = load_balancer(&cloud, HOME);
+    for certificate in [
+        None,
+        Some(format!(
+            "projects/{PROJECT}/locations/{HOME}/certificates/gateway"
+        )),
+    ] {
+        subject.want.certificate = certificate.map(|name| {
+            dstack_model::decode::decode_strict(&json!({"type": "gcp-cm", "name": name})).unwrap()
+        });
+        let driver = Driver::new(&cloud);
+        let place = driver.make(&subject).await.unwrap();
+        let known = subject.known(Some(place.clone()));
+        let machines = machines_behind(&cloud, &place, 1).await;
+        for (_, machine) in machines {
+            set_machines(&cloud, &known, &[machine], false).await;
+        }
+        set_machines(&cloud, &known, &[], false).await;
+        cloud.open().inventory().await.unwrap();
+        driver.remove(&known, &subject).await;
+    }
+    let needed = emulator.needed();
+    assert!(needed.contains("compute.instanceGroups.update"), "{needed:?}");
+    let missing: Vec<_> = needed.iter().filter(|one| !page.contains(one.as_str())).collect();
+    assert!(missing.is_empty(), "the page lacks {missing:?}");
 }

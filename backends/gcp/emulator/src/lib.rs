@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::missing_panics_doc)] // tests
 
 mod auth;
+mod balancers;
 mod description;
 mod disks;
 mod instances;
@@ -111,6 +112,12 @@ struct Cloud {
     machines: Vec<Machine>,
     disks: Vec<disks::Disk>,
     policies: Vec<policies::Policy>,
+    /// What load balancers consist of.
+    pieces: Vec<balancers::Piece>,
+    failing_pieces: HashMap<&'static str, (u16, &'static str)>,
+    changes_of_groups: usize,
+    /// Permissions that an account needs for what was asked so far.
+    needed: BTreeSet<String>,
     reservations: Vec<Reservation>,
     nodes: Vec<tpu::Node>,
     operations: Vec<Operation>,
@@ -235,6 +242,11 @@ impl Gcp {
         self.lock().denied.insert(permission.to_owned());
     }
 
+    /// Permissions that an account needs for what was asked so far.
+    pub fn needed(&self) -> BTreeSet<String> {
+        self.lock().needed.clone()
+    }
+
     /// An API (`compute`, `tpu`) is not enabled.
     pub fn disable(&self, api: &'static str) {
         self.lock().disabled.insert(api);
@@ -336,6 +348,7 @@ impl Gcp {
         self.settle_disks(&mut state);
         self.settle_policies(&mut state);
         self.settle_nodes(&mut state);
+        self.settle_pieces(&mut state);
         for machine in &mut state.machines {
             // Its name may be used again.
             if machine.is_gone() && !machine.is_settled {
@@ -382,7 +395,9 @@ impl Gcp {
             }
             state.came.push_back(Instant::now());
         }
-        if let Some(permission) = state.denied.iter().find(|one| needs(ask, one)) {
+        let needed = permission(ask);
+        state.needed.insert(needed.clone());
+        if let Some(permission) = state.denied.get(&needed) {
             let message = format!("Required '{permission}' permission for 'projects/{PROJECT}'");
             return Err(refuse(403, "forbidden", message));
         }
@@ -425,23 +440,24 @@ impl Gcp {
                 "resourcePolicies" => self.policies(&mut state, ask),
                 "reservations" => Self::reservations(&state, ask),
                 "regions" | "subnetworks" | "routers" | "firewalls" => self.networks(&mut state, ask),
-                _ => Err(missing(name)),
+                _ => self
+                    .balancers(&mut state, ask)
+                    .unwrap_or_else(|| Err(missing(name))),
             },
         }
     }
 }
 
-/// Whether a method needs this permission, by the names that both have.
-fn needs(ask: &Ask, permission: &str) -> bool {
-    let parts: Vec<&str> = permission.split('.').collect();
+/// The permission that a method needs, by the names that both have.
+fn permission(ask: &Ask) -> String {
     let (kind, verb) = ask.called.name.split_once('.').unwrap();
     let verb = match verb {
         "insert" => "create",
-        "aggregatedList" | "listUsable" => "list",
-        "patch" => "update",
+        "aggregatedList" | "listUsable" | "listInstances" => "list",
+        "patch" | "addInstances" | "removeInstances" => "update",
         other => other,
     };
-    parts == [ask.called.api, kind, verb]
+    format!("{}.{kind}.{verb}", ask.called.api)
 }
 
 fn operation(state: &Cloud, ask: &Ask, kind: &str) -> Answer {
@@ -610,6 +626,7 @@ impl Emulator for Gcp {
         }
         Self::lose_disks(&mut state);
         Self::lose_nodes(&mut state);
+        Self::lose_pieces(&mut state);
         drop(state);
         self.settle();
     }

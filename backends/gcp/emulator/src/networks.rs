@@ -18,7 +18,8 @@ pub(crate) struct Network {
     profile: Option<(&'static str, String)>,
 }
 
-const API: &str = "https://www.googleapis.com/compute/v1/";
+/// How links begin.
+pub(crate) const API: &str = "https://www.googleapis.com/compute/v1/";
 
 pub(crate) fn usual() -> Vec<Network> {
     let network = |project: &str, name: &str| Network {
@@ -49,6 +50,15 @@ impl Gcp {
         self.add(name, subnets, None);
     }
 
+    /// A subnet of a network for the proxies of load balancers, in a region: names that begin with `proxy-backup` are not used yet.
+    pub fn add_proxies(&self, network: &str, region: &str, name: &str) {
+        assert!(name.starts_with("proxy-"), "{name}");
+        let mut state = self.lock();
+        let network = state.networks.iter_mut().find(|one| one.name == network);
+        let subnets = &mut network.unwrap().subnets;
+        subnets.push((region.to_owned(), name.to_owned()));
+    }
+
     /// A network for RDMA, which is in one zone.
     pub fn add_rdma_network(&self, name: &str, zone: &str, subnets: &[(&str, &str)]) {
         self.add(name, subnets, Some(("MRDMA", zone.to_owned())));
@@ -75,12 +85,15 @@ impl Gcp {
                     .map(|one| region(state, one))
                     .ok_or_else(|| missing(ask.at(1)))
             }
+            "subnetworks.list" => {
+                let networks = state.networks.iter().filter(|one| one.project == ask.at(0));
+                let subnets = networks.flat_map(|network| {
+                    let there = network.subnets.iter().filter(|(region, _)| *region == ask.at(1));
+                    there.map(|subnet| subnet_json(network, subnet))
+                });
+                list(ask, subnets.collect())
+            }
             "subnetworks.listUsable" => {
-                // Machines are not put into those of load balancers.
-                let purpose = |name: &str| match name.starts_with("proxy-") {
-                    true => "REGIONAL_MANAGED_PROXY",
-                    false => "PRIVATE",
-                };
                 let unreached: BTreeSet<&str> = state
                     .unreachable
                     .iter()
@@ -138,6 +151,42 @@ impl Gcp {
             other => Err(missing(other)),
         }
     }
+}
+
+/// Machines are not put into those of load balancers.
+fn purpose(subnet: &str) -> &'static str {
+    match subnet.starts_with("proxy-") {
+        true => "REGIONAL_MANAGED_PROXY",
+        false => "PRIVATE",
+    }
+}
+
+fn subnet_json(network: &Network, subnet: &(String, String)) -> Value {
+    let (region, name) = subnet;
+    let mut told = json!({"name": name, "network": format!("{API}{}", network.link()), "state": "READY",
+        "selfLink": format!("{API}{}", network.subnet_link(subnet)), "purpose": purpose(name),
+        "region": format!("{API}projects/{}/regions/{region}", network.project), "ipCidrRange": "10.0.0.0/20"});
+    if purpose(name) == "REGIONAL_MANAGED_PROXY" {
+        told["role"] = if is_backup(name) { "BACKUP" } else { "ACTIVE" }.into();
+        told["ipCidrRange"] = "10.129.0.0/23".into();
+    }
+    told
+}
+
+fn is_backup(subnet: &str) -> bool {
+    subnet.starts_with("proxy-backup")
+}
+
+/// Whether there is a network of this link, in the project or in one that shares it.
+pub(crate) fn is_network(state: &Cloud, link: &str) -> bool {
+    state.networks.iter().any(|one| one.link() == link)
+}
+
+/// Whether load balancers of a network have a subnet for their proxies in a region.
+pub(crate) fn has_proxies(state: &Cloud, network: &str, region: &str) -> bool {
+    let networks = state.networks.iter().filter(|one| one.link() == network);
+    let mut subnets = networks.flat_map(|one| &one.subnets);
+    subnets.any(|(of, name)| of == region && name.starts_with("proxy-") && !is_backup(name))
 }
 
 /// What is wrong with the interfaces of a machine.
