@@ -598,6 +598,38 @@ async fn a_gateway_whose_load_balancer_cannot_be_had_fails_with_the_reason() {
     is_gone(&world, id, MINUTE).await;
 }
 
+/// It goes on with the machines that it has, says what is in the way, and has the others once that is mended.
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_that_refuses_machines_is_told_again_also_while_a_replica_is_missing() {
+    let world = World::new(15, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    let id = submitted(&world, &engine, &balanced(&json!({"replicas": 1}))).await;
+    becomes(&world, id, GatewayStatus::Running, 5 * MINUTE).await;
+    world.clouds.refuse_to_balance(true);
+    wants(&world, &engine, id, 2).await;
+    let two = |world: &World| addresses(world).len() == 2;
+    world
+        .until("the second one serves", 5 * MINUTE, two)
+        .await
+        .unwrap();
+    world.clouds.full_of_gateways(true);
+    wants(&world, &engine, id, 3).await;
+    world.pass(5 * MINUTE).await;
+    assert_eq!(
+        (behind(&world).len(), status(&world, id)),
+        (1, Some(GatewayStatus::Running))
+    );
+    world.clouds.refuse_to_balance(false);
+    let both = |world: &World| behind(world).len() == 2;
+    world
+        .until("the second one is behind it", MINUTE, both)
+        .await
+        .unwrap();
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, 5 * MINUTE).await;
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
 /// A gateway behind a load balancer is made, made smaller and deleted by an engine that is killed at a failpoint, and another that goes on.
 async fn killed_behind_a_load_balancer(point: &'static str, nth: u32) -> Arc<DieAt> {
     let world = World::new(14, 1).await.unwrap();

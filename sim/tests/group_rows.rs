@@ -10,11 +10,16 @@ use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_sim::databases::{databases, people};
 use dstack_sim::scenario::Builder;
 use dstack_store::queries::backends::BackendRow;
-use dstack_store::rows::{ComputeGroupRow, FleetRow, InstanceRow, PlacementGroupRow};
+use dstack_store::rows::{
+    ComputeGroupRow, FleetRow, GatewayRow, InstanceRow, NewGateway, OperationKind, OperationRow,
+    OperationState, PlacementGroupRow,
+};
 use dstack_store::writes::Change;
-use dstack_store::{Commit, Database, EngineStore, MemoryStore, Put, SqlStore, StoreError};
+use dstack_store::{
+    Changes, Commit, Database, EngineStore, EntityRef, MemoryStore, Put, SqlStore, StoreError,
+};
 use dstack_system::Random;
-use dstack_units::{ProjectId, Time};
+use dstack_units::{OperationId, ProjectId, Time};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -216,4 +221,86 @@ async fn in_use(database: Database, builder: &Builder) {
     for deletion in deletions {
         change(deletion).await.unwrap();
     }
+}
+
+/// A load balancer is asked for before there are replicas, and goes after them.
+#[tokio::test]
+async fn a_backend_stays_while_the_load_balancer_of_a_gateway_may_be_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for database in databases(folder.path()).await {
+        let builder = builder();
+        people(&database, &builder, &[Uuid::from_u128(2).to_string()]).await;
+        in_use_by_a_load_balancer(database, &builder).await;
+    }
+}
+
+async fn in_use_by_a_load_balancer(database: Database, builder: &Builder) {
+    let store = SqlStore::new(database);
+    let (project, kind): (ProjectId, String) = (builder.project, "aws".to_owned());
+    let commit = |edit: &dyn Fn(&mut Changes)| {
+        let mut changes = builder.changes(NOW);
+        edit(&mut changes);
+        store.commit(changes.into_commit())
+    };
+    let backend = BackendRow {
+        id: "b".to_owned(),
+        project_id: project,
+        kind: kind.clone(),
+        created_at: NOW,
+        config: "{}".to_owned(),
+        auth: "{}".to_owned(),
+        source_config: None,
+        source_auth: None,
+    };
+    let configuration = json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "eu",
+        "load_balancer": {"type": "alb"}, "certificate": null});
+    let gateway = NewGateway {
+        id: builder.random.uuid().into(),
+        project,
+        name: "gate".to_owned(),
+        configuration: serde_json::from_value(configuration).unwrap(),
+        backend: Some("b".to_owned()),
+    };
+    let subject = EntityRef::Gateway(gateway.id);
+    let row = GatewayRow::submitted(gateway, NOW);
+    let operation = |kind| OperationRow::intended(builder.random.uuid().into(), subject, kind, NOW);
+    let (create, remove) = (operation(OperationKind::Create), operation(OperationKind::Remove));
+    commit(&|changes| {
+        changes.directory(Change::InsertBackend(backend.clone()));
+        changes.insert(row.clone(), "Gateway created. Status: SUBMITTED");
+        changes.intend(create.clone());
+    })
+    .await
+    .unwrap();
+    let is_kept = async || {
+        let delete = Change::DeleteBackend {
+            project,
+            kind: kind.clone(),
+        };
+        let refused = commit(&|changes| changes.directory(delete.clone())).await;
+        refused.is_err_and(|error| error.to_string().contains("gateways"))
+    };
+    let ended = async |id: OperationId, state: OperationState| {
+        let stored = store.gateway(row.id).await.unwrap().unwrap();
+        let before = stored
+            .operations
+            .into_iter()
+            .find(|operation| operation.id == id)
+            .unwrap();
+        commit(&|changes| {
+            changes.intend(OperationRow {
+                state,
+                ..before.clone()
+            });
+        })
+        .await
+        .unwrap();
+    };
+    assert!(is_kept().await, "it is being made");
+    ended(create.id, OperationState::Done).await;
+    assert!(is_kept().await, "it is there");
+    commit(&|changes| changes.intend(remove.clone())).await.unwrap();
+    assert!(is_kept().await, "it is being removed");
+    ended(remove.id, OperationState::Done).await;
+    assert!(!is_kept().await, "it is gone");
 }

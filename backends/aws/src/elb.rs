@@ -49,6 +49,15 @@ pub(crate) struct Balancer {
     pub(crate) created_time: Option<Time>,
     #[serde(default)]
     pub(crate) state: BalancerState,
+    #[serde(default)]
+    pub(crate) availability_zones: Members<Zone>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Zone {
+    #[serde(default)]
+    pub(crate) zone_name: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -8,8 +8,8 @@ use dstack_compute::{
 use dstack_model::backends::BackendType;
 use dstack_model::gateways::GatewayReplicaProvisioningData;
 
-use crate::Aws;
 use crate::machines::Purpose;
+use crate::{Aws, load_balancers};
 
 /// What a gateway runs on, where nothing else is asked for.
 const INSTANCE_TYPE: &str = "t3.micro";
@@ -23,7 +23,10 @@ impl Lifecycle<GatewayMachine> for Aws {
         want: &GatewayRequest,
         call: &Call<'_>,
     ) -> Result<Step<GatewayReplicaProvisioningData>, ComputeError> {
-        let machine = gateway_machine(want, BackendType::Aws, INSTANCE_TYPE, DISK_GIB);
+        let mut machine = gateway_machine(want, BackendType::Aws, INSTANCE_TYPE, DISK_GIB);
+        if let Some(balancer) = &want.load_balancer {
+            machine.offer.availability_zones = load_balancers::zones(balancer)?;
+        }
         let is_public = want.is_public;
         let step = self.ensure_instance(&machine, Purpose::Gateway { is_public }, call);
         Ok(gateway_step(step.await?))

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Aws;
 use crate::client::{Form, Service};
-use crate::elb::{Nothing, TargetHealthOf};
+use crate::elb::{Balancer, Nothing, TargetHealthOf};
 use crate::errors::AwsError;
 use crate::machines::{ENDS_INTERVAL, Purpose};
 use crate::network::places_to_try;
@@ -58,6 +58,9 @@ struct BackendData {
     listener_arn: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     http_listener_arn: Option<String>,
+    /// Its zones: machines elsewhere get no requests. Unset: made by dstack 0.22.5.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    zones: Vec<String>,
 }
 
 impl BackendData {
@@ -75,6 +78,27 @@ impl BackendData {
 struct Made {
     arn: String,
     dns_name: String,
+    zones: Vec<String>,
+}
+
+impl From<Balancer> for Made {
+    fn from(made: Balancer) -> Self {
+        Self {
+            arn: made.load_balancer_arn,
+            dns_name: made.dns_name,
+            zones: made
+                .availability_zones
+                .member
+                .into_iter()
+                .map(|zone| zone.zone_name)
+                .collect(),
+        }
+    }
+}
+
+/// The zones of a load balancer, in which machines have to be; `None`: in any.
+pub(crate) fn zones(place: &GatewayLoadBalancerData) -> Result<Option<Vec<String>>, ComputeError> {
+    Ok(Some(BackendData::read(place)?.zones).filter(|zones| !zones.is_empty()))
 }
 
 #[async_trait]
@@ -110,6 +134,7 @@ impl Lifecycle<LoadBalancer> for Aws {
             tg_arn: group,
             listener_arn,
             http_listener_arn,
+            zones: made.zones,
         };
         Ok(Step::Ready(GatewayLoadBalancerData {
             hostname: made.dns_name,
@@ -123,6 +148,7 @@ impl Lifecycle<LoadBalancer> for Aws {
         let made = data.as_ref().map(|data| Made {
             arn: data.lb_arn.clone(),
             dns_name: String::new(),
+            zones: Vec::new(),
         });
         let removal = call
             .unmake(
@@ -228,16 +254,9 @@ impl Aws {
                 )
                 .list("Subnets.member", subnets.iter().copied())
                 .with("SecurityGroups.member.1", &group);
-            let tags = tags(&want.marks, &want.owner, self.config.tags.as_ref());
-            let form = (1..).zip(&tags).fold(form, |form, (at, (key, value))| {
-                form.with(format!("Tags.member.{at}.Key"), key)
-                    .with(format!("Tags.member.{at}.Value"), value)
-            });
+            let form = tagged(form, &tags(&want.marks, &want.owner, self.config.tags.as_ref()));
             match self.client.create_balancer(region, form).await {
-                Ok(made) => Ok(Made {
-                    arn: made.load_balancer_arn,
-                    dns_name: made.dns_name,
-                }),
+                Ok(made) => Ok(made.into()),
                 // The name is ours only.
                 Err(error) if error.is(&["DuplicateLoadBalancerName"]) => {
                     let found = self.find_balancer(region, &name).await?;
@@ -267,6 +286,7 @@ impl Aws {
                 .with("VpcId", vpc)
                 .with("TargetType", "instance")
                 .with("HealthCheckPath", GATEWAY_HEALTH_PATH);
+            let form = tagged(form, &tags(&want.marks, &want.owner, self.config.tags.as_ref()));
             match self.client.create_target_group(region, form).await {
                 Ok(made) => Ok(made.target_group_arn),
                 Err(error) if error.is(&["DuplicateTargetGroupName"]) => {
@@ -317,10 +337,7 @@ impl Aws {
         let form = Form::new("DescribeLoadBalancers").with("Names.member.1", name);
         let found = self.client.balancers(region, form).await;
         let found = found.map_err(|error| error.compute_error())?.into_iter().next();
-        Ok(found.map(|found| Made {
-            arn: found.load_balancer_arn,
-            dns_name: found.dns_name,
-        }))
+        Ok(found.map(Made::from))
     }
 
     async fn find_target_group(&self, region: &str, name: &str) -> Result<Option<String>, ComputeError> {
@@ -430,6 +447,13 @@ fn certificate(want: &LoadBalancerRequest) -> Result<Option<&str>, ComputeError>
             "a load balancer with such a certificate",
         )),
     }
+}
+
+fn tagged(form: Form, tags: &[(String, String)]) -> Form {
+    (1..).zip(tags).fold(form, |form, (at, (key, value))| {
+        form.with(format!("Tags.member.{at}.Key"), key)
+            .with(format!("Tags.member.{at}.Value"), value)
+    })
 }
 
 fn forward(group: &str) -> Form {

@@ -49,8 +49,8 @@ const KEPT_PAUSE: Duration = Duration::from_secs(10);
 fn longest_pause(operation: &OperationRow) -> Duration {
     match operation.kind {
         OperationKind::Remove => Duration::from_secs(60),
-        // After some ten minutes it grows.
-        OperationKind::Prepare => {
+        // After some ten minutes it grows, where nobody waits for it: replicas that go do wait for the load balancer.
+        OperationKind::Prepare if !matches!(operation.subject, EntityRef::Gateway(_)) => {
             let times = u32::try_from(operation.attempt / 40).unwrap_or_default();
             Duration::from_secs(15) * times.clamp(1, 20)
         }
@@ -313,6 +313,9 @@ async fn note_error(ctx: &Context, operation: OperationRow, error: String) -> Re
     }
     let (subject, kind) = (operation.subject, operation.kind);
     match kind {
+        OperationKind::Prepare if matches!(subject, EntityRef::Gateway(_)) => {
+            tracing::info!(%subject, ?kind, error, "a load balancer does not have its machines yet");
+        }
         OperationKind::Create | OperationKind::Remove => {
             tracing::warn!(%subject, ?kind, error, "a cloud does not do what it is asked for: it is asked again");
         }

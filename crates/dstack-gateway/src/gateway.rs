@@ -23,8 +23,8 @@ use crate::models::Models;
 use crate::only_one::OnlyOne;
 use crate::prompts;
 use crate::registry::{Parts, Registry};
-use crate::serve::Front;
 use crate::serve::listener::{self, Listening};
+use crate::serve::{Balancer, Front};
 use crate::settings::Settings;
 use crate::state::State;
 use crate::state::import::{self, ImportError, Imported};
@@ -169,6 +169,7 @@ impl Gateway {
             models: models.clone(),
             challenges: Arc::clone(certificates.challenges()),
             trusted: settings.trusted_proxies.clone(),
+            balancer: settings.load_balancer_hops.map(|hops| Balancer::new(hops.into())),
             https_port: settings.public_https_port.unwrap_or(addresses.https.port()),
         };
         let tls = certificates.server_config()?;

@@ -5,6 +5,7 @@
 //! * `request` — which site a request is for; `service` — the checks before a service, in nginx's order.
 //! * `head` — what a request says of itself; `path` — paths as checks see them.
 
+mod balancer;
 mod connection;
 mod head;
 mod idle;
@@ -17,11 +18,14 @@ mod service;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use dstack_proxy::{Client, Forward, Scheme, Service};
 use http::HeaderMap;
 use ipnet::IpNet;
+
+pub use balancer::Balancer;
 
 use crate::auth::Auth;
 use crate::models::Models;
@@ -43,6 +47,8 @@ pub struct Front {
     pub challenges: Arc<Challenges>,
     /// Proxies whose word on their clients is believed.
     pub trusted: Vec<IpNet>,
+    /// The load balancer of a cloud that stands before the gateway.
+    pub balancer: Option<Balancer>,
     /// Where TLS is spoken, as clients know it.
     pub https_port: u16,
 }
@@ -61,6 +67,14 @@ impl Front {
     fn present(&self, service: &Service) -> Option<Arc<Service>> {
         let sites = self.sites.load();
         sites.routes.service(&service.project, &service.run).cloned()
+    }
+
+    /// How long a connection is kept that has no requests.
+    const fn idle_limit(&self) -> Duration {
+        match self.balancer {
+            Some(_) => balancer::IDLE_LIMIT,
+            None => connection::HEAD_LIMIT,
+        }
     }
 
     fn client(&self, peer: Peer) -> Client {

@@ -56,6 +56,10 @@ pub struct Settings {
     /// Proxies (addresses or networks) whose X-Forwarded-* headers are believed: a load balancer before the gateway
     #[arg(long, value_name = "NETWORK", value_delimiter = ',', value_parser = network)]
     pub trusted_proxies: Vec<IpNet>,
+    /// A load balancer of a cloud stands before the gateway, in a private network, and adds so many addresses to X-Forwarded-For, that of
+    /// its client first: 1 with AWS, 2 with Google Cloud
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub load_balancer_hops: Option<u8>,
     /// Connections at a time; others wait
     #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
     pub max_connections: usize,

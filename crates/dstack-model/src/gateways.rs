@@ -176,6 +176,13 @@ impl GatewayConfiguration {
     pub const fn has_load_balancer(&self) -> bool {
         self.load_balancer.is_some() || matches!(self.certificate, Some(AnyGatewayCertificate::Acm(_)))
     }
+
+    /// How many addresses its load balancer adds to `X-Forwarded-For`, that of the client first; `None`: it has no load balancer. Google's
+    /// adds its own ("X-Forwarded-For header", Application Load Balancers), that of AWS does not.
+    pub fn load_balancer_hops(&self) -> Option<u8> {
+        let hops = if self.backend == BackendType::Gcp { 2 } else { 1 };
+        self.has_load_balancer().then_some(hops)
+    }
 }
 
 /// What a gateway is made from.
@@ -339,4 +346,30 @@ pub struct GatewayLoadBalancer {
     pub data: GatewayLoadBalancerData,
     /// Ids of the machines that may have requests of it, sorted.
     pub machines: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_acm_implies_a_load_balancer_and_google_adds_its_own_address() {
+        let hops = |more: &Value| {
+            let mut asked = json!({"type": "gateway", "backend": "aws", "region": "r"});
+            for (name, value) in more.as_object().unwrap() {
+                asked[name] = value.clone();
+            }
+            let configuration: GatewayConfiguration = crate::decode::decode_strict(&asked).unwrap();
+            configuration.load_balancer_hops()
+        };
+        assert_eq!(hops(&json!({})), None);
+        assert_eq!(
+            hops(&json!({"certificate": {"type": "acm", "arn": "a"}})),
+            Some(1)
+        );
+        let alb = json!({"backend": "gcp", "certificate": null, "load_balancer": {"type": "alb"}});
+        assert_eq!(hops(&alb), Some(2));
+    }
 }

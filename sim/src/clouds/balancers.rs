@@ -39,6 +39,7 @@ pub(super) struct Balancers {
     /// Machines that ended while requests were sent to them.
     pub(super) cut_off: Vec<String>,
     refuses: Option<String>,
+    refuses_machines: bool,
 }
 
 impl Balancers {
@@ -74,6 +75,11 @@ impl Clouds {
     /// No load balancer is to be had, in these words.
     pub fn refuse_load_balancers(&self, why: &str) {
         self.change(|state| state.balancers.refuses = Some(why.to_owned()));
+    }
+
+    /// No load balancer takes other machines, from now on or no longer.
+    pub fn refuse_to_balance(&self, refuses: bool) {
+        self.change(|state| state.balancers.refuses_machines = refuses);
     }
 
     /// Makes another one at each call, as with machines.
@@ -155,6 +161,11 @@ impl LoadBalancers for Clouds {
         wanted.sort_unstable();
         self.order(move |state: &mut State| {
             let now = Instant::now();
+            if state.balancers.refuses_machines {
+                return Err(ComputeError::Credentials(
+                    "not allowed to register targets".to_owned(),
+                ));
+            }
             let Some(one) = state.balancers.all.iter_mut().find(|one| one.gateway == gateway) else {
                 return Err(ComputeError::Refused("the load balancer is gone".to_owned()));
             };

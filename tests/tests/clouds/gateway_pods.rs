@@ -14,8 +14,8 @@ use serde_json::json;
 use crate::{CREATE, pods, start};
 
 /// What the engine leaves there, in short: a loop that says when it begins, and a program that ends a second after it is told to.
-const LOOP: &str = "cd /var/lib/dstack-gateway\necho begun >> begun\n\
-    sh -c 'trap \"sleep 1; echo ended >> ended; exit 0\" TERM; echo $$ > gateway-x.pid; while :; do sleep 0.1; done'\n";
+const LOOP: &str = "cd /var/lib/dstack-gateway\necho begun >> begun\ncp \"$(readlink -f /bin/sh)\" gateway-x\n\
+    ./gateway-x -c 'trap \"sleep 1; echo ended >> ended; exit 0\" TERM; echo $$ > gateway-x.pid; while :; do sleep 0.1; done'\n";
 
 /// The program of a gateway's container, as a server asks a cluster for it; with this key instead of that of the project.
 fn program(server: &Server, emulator: &Kubernetes, public_key: &str) -> String {

@@ -64,7 +64,17 @@ impl Balancer {
     fn described(&self, cloud: &Cloud) -> Value {
         json!({"LoadBalancerArn": self.arn, "LoadBalancerName": self.name, "DNSName": self.dns_name(),
             "Scheme": self.scheme, "Type": "application", "IpAddressType": "ipv4", "CreatedTime": cloud.date(self.made_at),
-            "State": {"Code": self.state(cloud.times)}, "SecurityGroups": self.security_groups})
+            "State": {"Code": self.state(cloud.times)}, "SecurityGroups": self.security_groups,
+            "AvailabilityZones": self.zones()})
+    }
+
+    fn zones(&self) -> Vec<Value> {
+        let known = subnets(&self.region);
+        let all = known
+            .iter()
+            .filter(|one| self.subnets.contains(&text(&one["SubnetId"])));
+        all.map(|one| json!({"ZoneName": one["AvailabilityZone"], "SubnetId": one["SubnetId"]}))
+            .collect()
     }
 
     fn dns_name(&self) -> String {

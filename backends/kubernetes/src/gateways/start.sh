@@ -75,11 +75,13 @@ MaxSessions 100
 PrintMotd no
 CONFIGURATION
 }
+# The file may be of a container before this one, and the id another's.
+is_gateway() { case "$(readlink "/proc/$1/exe" 2>/dev/null)" in "$home"/gateway-*) return 0 ;; esac; return 1; }
 # Requests under way are answered before, as far as the cluster waits for that.
 end() {
   for file in "$home"/gateway-*.pid; do
-    id=$(cat "$file" 2>/dev/null) && kill "$id" 2>/dev/null || continue
-    while kill -0 "$id" 2>/dev/null; do sleep 1; done
+    id=$(cat "$file" 2>/dev/null) && is_gateway "$id" && kill "$id" 2>/dev/null || continue
+    while is_gateway "$id"; do sleep 1; done
   done
   kill "$server"
   exit 0

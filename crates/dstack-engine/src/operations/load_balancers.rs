@@ -132,7 +132,10 @@ async fn set_machines(ctx: &Context, snapshot: &GatewaySnapshot, operation: Oper
             note_error(ctx, operation, doing).await?;
             Ok(Step::After(again))
         }
-        Err(error) if error.is_transient() => not_yet(ctx, operation, &error).await,
+        // One that serves goes on, and is told again: what is in the way may be mended.
+        Err(error) if error.is_transient() || gateway.status() == GatewayStatus::Running => {
+            not_yet(ctx, operation, &error).await
+        }
         Err(error) => refused(ctx, operation, error.to_string()).await,
     }
 }

@@ -19,7 +19,7 @@ use super::idle::Requests;
 use super::{Front, Peer};
 
 /// Time for the head of a request, and between two requests.
-const HEAD_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const HEAD_LIMIT: Duration = Duration::from_secs(60);
 /// As long as clients whose first request has not come have for it when the gateway stops.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of the head of a request.
@@ -47,20 +47,22 @@ pub(super) async fn serve<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let limit = front.idle_limit();
     let answer = move |request| {
         let front = Arc::clone(&front);
         async move { front.answer(peer, request).await }
     };
-    if let Err(error) = speak(stream, protocol, stopping, answer).await {
+    if let Err(error) = speak(stream, protocol, limit, stopping, answer).await {
         tracing::debug!(error, peer = %peer.address, "a connection broke");
     }
 }
 
-/// Speaks HTTP on a connection until it is closed: by the client, or because there are no requests for [`HEAD_LIMIT`], or at the end of
+/// Speaks HTTP on a connection until it is closed: by the client, or because there are no requests for so long, or at the end of
 /// the gateway.
 async fn speak<S, F>(
     stream: S,
     protocol: Protocol,
+    limit: Duration,
     stopping: CancellationToken,
     answer: impl Fn(Request<ProxyBody>) -> F + Clone + Send + 'static,
 ) -> Result<(), BoxError>
@@ -75,19 +77,19 @@ where
         let answered = answer(request.map(of_client));
         async move { Ok::<_, Infallible>(under_way.until_sent(answered.await)) }
     });
-    let builder = builder(protocol);
+    let builder = builder(protocol, limit);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stopped(&stopping, &requests) => {}
-        () = requests.idle(HEAD_LIMIT) => {}
+        () = requests.idle(limit) => {}
     }
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         ended = connection => ended,
         // A client that does not notice.
-        () = requests.idle(HEAD_LIMIT) => Ok(()),
+        () = requests.idle(limit) => Ok(()),
     }
 }
 
@@ -102,12 +104,13 @@ fn of_client(body: Incoming) -> ProxyBody {
     body.map_err(BoxError::from).boxed_unsync()
 }
 
-fn builder(protocol: Protocol) -> Builder<TokioExecutor> {
+/// `limit` is for the head of a request, and between two.
+fn builder(protocol: Protocol, limit: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
+        .header_read_timeout(limit)
         .max_buf_size(MAX_HEAD);
     builder
         .http2()
@@ -165,7 +168,7 @@ mod tests {
     {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let speaking = task::spawn("connection", async move {
-            let _ = speak(ours, protocol, stopping, answer).await;
+            let _ = speak(ours, protocol, HEAD_LIMIT, stopping, answer).await;
         });
         (theirs, speaking)
     }

@@ -21,6 +21,8 @@ impl Front {
     /// The answer to a request.
     pub(super) async fn answer(&self, peer: Peer, request: Request<ProxyBody>) -> Response<ProxyBody> {
         let (mut head, body) = request.into_parts();
+        let balancer = self.balancer.as_ref();
+        let peer = balancer.map_or(peer, |balancer| balancer.client(peer, &head.headers));
         if let Some(answer) = self.challenge(&head) {
             return answer;
         }

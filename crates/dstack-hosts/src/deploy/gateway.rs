@@ -29,12 +29,9 @@ pub struct GatewayDeployment {
     pub build: String,
     /// What calls to the gateway must be signed with.
     pub token: Secret,
-    /// A load balancer stands before it, which tells who asks, and whether over TLS.
-    pub is_balanced: bool,
+    /// A load balancer stands before it, which adds so many addresses to `X-Forwarded-For`, that of its client first.
+    pub load_balancer_hops: Option<u8>,
 }
-
-/// Networks from which load balancers of clouds ask: those that nobody has in the internet (RFC 1918, RFC 6598).
-const BALANCER_NETWORKS: &str = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10";
 
 /// The agent's executable on a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,10 +375,10 @@ async fn silent(
 }
 
 /// What the gateway is started with.
-fn arguments(paths: &HostPaths, is_balanced: bool) -> Vec<String> {
+fn arguments(paths: &HostPaths, load_balancer_hops: Option<u8>) -> Vec<String> {
     let gateway = &paths.gateway;
     let home = &gateway.home;
-    let trusted = is_balanced.then(|| ("--trusted-proxies", BALANCER_NETWORKS.to_owned()));
+    let balanced = load_balancer_hops.map(|hops| ("--load-balancer-hops", hops.to_string()));
     [
         ("--dir", format!("{home}/state")),
         ("--api", format!("127.0.0.1:{}", gateway.api_port)),
@@ -391,7 +388,7 @@ fn arguments(paths: &HostPaths, is_balanced: bool) -> Vec<String> {
         ("--https", gateway.https.clone()),
     ]
     .into_iter()
-    .chain(trusted)
+    .chain(balanced)
     .flat_map(|(option, value)| [option.to_owned(), value])
     .chain(["--take-over".to_owned()])
     .collect()
@@ -408,7 +405,7 @@ fn unit(
         systemd_word(&format!("{home}/gateway-{build}"))?,
         "gateway".to_owned(),
     ];
-    for argument in arguments(paths, deployment.is_balanced) {
+    for argument in arguments(paths, deployment.load_balancer_hops) {
         words.push(systemd_word(&argument)?);
     }
     Ok(format!(
@@ -425,7 +422,7 @@ fn unit(
 /// Keeps the gateway running where systemd does not. One that was told to end does not start again: another has taken over.
 fn supervisor(paths: &HostPaths, deployment: &GatewayDeployment) -> String {
     let build = &deployment.build;
-    let arguments = shell_line(arguments(paths, deployment.is_balanced));
+    let arguments = shell_line(arguments(paths, deployment.load_balancer_hops));
     format!(
         "#!/bin/sh\n# Keeps dstack's gateway running.\ncd {home} || exit 1\necho $$ > loop-{build}.pid\n\
          while :; do\n  \
@@ -440,30 +437,27 @@ fn supervisor(paths: &HostPaths, deployment: &GatewayDeployment) -> String {
 mod tests {
     use super::*;
 
-    fn deployment(build: &str, is_balanced: bool) -> GatewayDeployment {
+    fn deployment(build: &str, load_balancer_hops: Option<u8>) -> GatewayDeployment {
         let host = serde_json::json!({"host": "h", "port": 22, "user": "u", "keys": []});
         GatewayDeployment {
             reach: serde_json::from_value(serde_json::json!({ "host": host })).unwrap(),
             build: build.to_owned(),
             token: Secret::new("token".to_owned()),
-            is_balanced,
+            load_balancer_hops,
         }
     }
 
     #[test]
-    fn only_load_balancers_are_believed_who_asks() {
-        let text = |is_balanced| unit(&HostPaths::default(), &deployment("b", is_balanced)).unwrap();
-        assert!(!text(false).contains("--trusted-proxies"));
-        let balanced = text(true);
-        assert!(
-            balanced.contains("\"--trusted-proxies\" \"10.0.0.0/8,"),
-            "{balanced}"
-        );
+    fn a_gateway_is_told_of_the_load_balancer_before_it() {
+        let text = |hops| unit(&HostPaths::default(), &deployment("b", hops)).unwrap();
+        assert!(!text(None).contains("--load-balancer-hops"));
+        let balanced = text(Some(2));
+        assert!(balanced.contains("\"--load-balancer-hops\" \"2\""), "{balanced}");
     }
 
     #[test]
     fn the_unit_starts_the_build_and_leaves_it_ended_when_another_takes_over() {
-        let text = unit(&HostPaths::default(), &deployment("dstack-agent-01", false)).unwrap();
+        let text = unit(&HostPaths::default(), &deployment("dstack-agent-01", None)).unwrap();
         let start = "ExecStart=\"/var/lib/dstack-gateway/gateway-dstack-agent-01\" gateway ";
         assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
         assert!(text.contains("\nRestart=on-failure\n") && text.contains("\"--take-over\""));
@@ -474,7 +468,11 @@ mod tests {
     fn shells_read_the_loop() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("loop.sh");
-        fs_err::write(&file, supervisor(&HostPaths::default(), &deployment("x", true))).unwrap();
+        fs_err::write(
+            &file,
+            supervisor(&HostPaths::default(), &deployment("x", Some(1))),
+        )
+        .unwrap();
         let checked = std::process::Command::new("sh").arg("-n").arg(&file).status();
         assert!(checked.unwrap().success());
     }

@@ -244,7 +244,7 @@ impl SshHosts {
             reach: reach.clone(),
             build: build.to_owned(),
             token,
-            is_balanced: gateway.gateway.configuration.has_load_balancer(),
+            load_balancer_hops: gateway.gateway.configuration.load_balancer_hops(),
         };
         let started = self.deployer.set_up_gateway(&deployment).await;
         Ok(started.map_err(DeployFailed)?)

@@ -6,8 +6,8 @@ use dstack_model::gateways::GatewayConfiguration;
 use dstack_model::placement::PlacementGroupConfiguration;
 use dstack_units::{ProjectId, Time};
 use serde_json::Value;
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Reads;
 use super::select::fetch_as;
@@ -162,11 +162,20 @@ pub(crate) async fn has_instances(
     Ok(row.is_some() || is_asked_for_instances(tx, keys, project, kind).await?)
 }
 
-/// Whether a replica of one of the project's gateways has or may have a machine in this type of backend.
+/// Whether one of the project's gateways has or may have something in this type of backend: a machine of a replica, or its load balancer,
+/// which is asked for before there are replicas, and goes after them.
 pub(crate) async fn has_gateways(tx: &mut Tx, project: ProjectId, kind: &str) -> Result<bool> {
-    let sql = "SELECT g.configuration FROM gateway_replicas r JOIN gateways g ON g.id = r.gateway_id \
-        WHERE g.project_id = $1 AND r.instance_id IS NULL AND r.status <> 'terminated'";
-    let rows = sqlx::query(sql).bind(project.to_string()).fetch_all(tx).await?;
+    let subject = "'gateway ' || g.id";
+    let sql = format!(
+        "SELECT g.configuration FROM gateways g WHERE g.project_id = $1 AND (\
+         EXISTS (SELECT 1 FROM gateway_replicas r WHERE r.gateway_id = g.id AND r.instance_id IS NULL AND r.status <> 'terminated') \
+         OR (EXISTS (SELECT 1 FROM operations o WHERE o.subject = {subject} AND o.kind = 'create' AND o.state <> 'failed') \
+         AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.subject = {subject} AND o.kind = 'remove' AND o.state = 'done')))"
+    );
+    let rows = sqlx::query(AssertSqlSafe(sql))
+        .bind(project.to_string())
+        .fetch_all(tx)
+        .await?;
     for row in rows {
         let configuration: Json<GatewayConfiguration> = read_column(&row, 0, "gateways", "configuration")?;
         if configuration.backend.as_str() == kind {
