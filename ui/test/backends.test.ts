@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parse } from "yaml";
 import { backendType, backendTypes, begun } from "../src/logic/backends";
-import { complete, fieldAt, keptSecret, lacking, pathKey, placed, secretsOf, tidy, toYaml, unknownFields, withoutSecrets, withValue } from "../src/logic/config";
+import { complete, fieldAt, isWithheld, keptSecret, lacking, pathKey, placed, secretsOf, tidy, toYaml, unknownFields, unready, withoutSecrets, withValue } from "../src/logic/config";
 import type { Field, Shape } from "../src/logic/fields";
 import document from "virtual:backend-schema";
 
@@ -94,6 +94,37 @@ test("secrets of items of a list are kept by name", () => {
   expect(secretsOf(fields, turned).map(({ path }) => path)).toEqual([["clusters", 0, "private_key", "content"], ["clusters", 1, "private_key", "content"]]);
   expect(keptSecret(saved, turned, ["clusters", 1, "private_key", "content"])).toBeUndefined();
   expect(complete(fields, turned, saved)).toEqual({ type: "slurm", clusters: [cluster("b", "KEY-B"), cluster("c")] });
+});
+
+test("a secret that was saved is sent to no other address", () => {
+  const fields = fieldsOf("dstack");
+  const saved = { type: "dstack", url: "https://one.example", project: "main", creds: { type: "api_token", api_token: "TOKEN" } };
+  const shown = withoutSecrets(fields, saved);
+  const moved = withValue(shown, ["url"], "https://other.example");
+  expect(JSON.stringify(complete(fields, moved, saved))).not.toContain("TOKEN");
+  expect(unready(fields, moved, saved)).toEqual([{ text: expect.stringContaining("another address") as string, place: ["creds", "api_token"] }]);
+  expect(unready(fields, withValue(moved, ["creds", "api_token"], "NEW"), saved)).toEqual([]);
+  // What says nothing of where it goes may change, and so may the address, back to what it was.
+  expect(complete(fields, withValue(shown, ["project"], "other"), saved).creds).toEqual(saved.creds);
+  expect(complete(fields, withValue(moved, ["url"], saved.url), saved)).toEqual(saved);
+  expect(unready(fields, shown, saved)).toEqual([]);
+
+  const path = ["clusters", 0, "private_key", "content"];
+  const cluster = { name: "a", hostname: "h", user: "u", private_key: { content: "KEY" } };
+  const before = { type: "slurm", clusters: [cluster] };
+  const now = withoutSecrets(fieldsOf("slurm"), before);
+  for (const [key, value] of [["hostname", "other"], ["port", 2222]] as const) {
+    const elsewhere = withValue(now, ["clusters", 0, key], value);
+    expect(keptSecret(before, elsewhere, path)).toBeUndefined();
+    expect(unready(fieldsOf("slurm"), elsewhere, before).map(({ place }) => place)).toEqual([path]);
+  }
+  expect(keptSecret(before, withValue(now, ["clusters", 0, "user"], "other"), path)).toBe("KEY");
+
+  // One that is not needed is typed again, too, or taken away.
+  const optional = (url: string, api_key?: string | null) => ({ url, ...(api_key !== undefined && { api_key }) });
+  expect(isWithheld(optional("a", "KEY"), optional("b"), ["api_key"])).toBe(true);
+  expect(isWithheld(optional("a", "KEY"), optional("b", null), ["api_key"])).toBe(false);
+  expect(isWithheld(optional("a"), optional("b"), ["api_key"])).toBe(false);
 });
 
 test("what is needed is asked for, down to its fields", () => {

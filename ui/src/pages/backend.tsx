@@ -6,7 +6,7 @@ import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, post, type Problem } from "../api/client";
 import * as queries from "../api/queries";
 import { type BackendType, backendType, backendTypes, begun } from "../logic/backends";
-import { complete, type Config, fieldAt, lacking, type Path, placed, tidy, toYaml, unknownFields, valueAt, withoutSecrets } from "../logic/config";
+import { complete, type Config, fieldAt, type Path, placed, tidy, toYaml, unknownFields, unready, valueAt, withoutSecrets } from "../logic/config";
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
 import { count } from "../logic/format";
@@ -216,7 +216,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
       return;
     }
     const sent = complete(fields, now, before);
-    const missing = lacking(fields, sent);
+    const missing = unready(fields, now, before);
     if (missing.length > 0) {
       refuse(missing, now, new ApiError(422, missing, null));
       return;

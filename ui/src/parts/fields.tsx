@@ -1,7 +1,7 @@
 /** The fields of a form that is made from a schema. */
 
 import { type ReactNode, useId, useState } from "react";
-import { type Config, fieldsOf, keptSecret, type Path, pathKey, valueAt, withValue } from "../logic/config";
+import { type Config, fieldsOf, isWithheld, keptSecret, type Path, pathKey, valueAt, withValue } from "../logic/config";
 import { type Field as FieldSpec, labelOf, type Shape, type Variant } from "../logic/fields";
 import { words } from "../logic/format";
 import { Button } from "./basic";
@@ -305,11 +305,12 @@ function Input({ form, shape, path, isRequired, ...props }: Inputs) {
 function SecretInput({ form, isLong, path, isRequired, set, ...props }: Omit<Inputs, "shape"> & { isLong: boolean; set: (value: unknown) => void }) {
   const value = valueAt(form.config, path);
   const isKept = keptSecret(form.before, form.config, path) !== undefined;
+  const isNotSent = isWithheld(form.before, form.config, path);
   const isTakenAway = value === null;
   const shown = {
     ...props,
     value: typeof value === "string" ? value : "",
-    placeholder: isKept ? "Saved, and stays as it is" : isTakenAway ? "Is taken away" : undefined,
+    placeholder: isKept ? "Saved, and stays as it is" : isNotSent ? "For the new address, type it again" : isTakenAway ? "Is taken away" : undefined,
     autoComplete: "new-password",
     spellCheck: false,
   };
@@ -325,14 +326,10 @@ function SecretInput({ form, isLong, path, isRequired, set, ...props }: Omit<Inp
           <span className="hint">From a file of this machine:</span> <input type="file" aria-label={`File with ${name}`} onChange={(event) => void read(event.target.files?.[0])} />
         </label>
       )}
-      {!isRequired && isKept && (
-        <Button kind="plain" className="take-away" onClick={() => set(null)}>
-          Take away the saved {name}
-        </Button>
-      )}
-      {isTakenAway && (
-        <Button kind="plain" className="take-away" onClick={() => set(undefined)}>
-          Keep the saved {name}
+      {/* One button for both: it keeps the focus. */}
+      {(isTakenAway || (!isRequired && (isKept || isNotSent))) && (
+        <Button kind="plain" className="take-away" onClick={() => set(isTakenAway ? undefined : null)}>
+          {isTakenAway ? "Keep" : "Take away"} the saved {name}
         </Button>
       )}
     </>
