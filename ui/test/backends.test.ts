@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { parse } from "yaml";
-import { backendType, backendTypes, begun } from "../src/logic/backends";
+import { backendType, backendTypes, begun, nextAsk } from "../src/logic/backends";
 import { complete, fieldAt, isWithheld, keptSecret, lacking, pathKey, placed, secretsOf, tidy, toYaml, unknownFields, unready, withoutSecrets, withValue } from "../src/logic/config";
+import { readDraft } from "../src/logic/draft";
 import type { Field, Shape } from "../src/logic/fields";
 import document from "virtual:backend-schema";
 
@@ -44,6 +45,10 @@ test("types are those that the server has, by name; some are of no use any more"
   expect(backendType("tensordock")).toMatchObject({ name: "TensorDock", note: "dropped; the configuration is kept" });
   expect(begun(backendType("aws")!)).toEqual({ type: "aws", creds: { type: "access_key" } });
   expect(begun(backendType("kubernetes")!)).toEqual({ type: "kubernetes" });
+});
+
+test("names of no type are none", () => {
+  expect(backendTypes(["constructor", "toString", "hasOwnProperty"])).toEqual([]);
 });
 
 test("fields are made from the schema", () => {
@@ -166,4 +171,37 @@ test("a text keeps what was written around its fields, and says what the form sa
   // What is no YAML yet is not written over.
   expect(toYaml(changed, "type: [")).toBe("type: [");
   expect(tidy({ a: null, b: [{ c: null }], d: false })).toEqual({ b: [{}], d: false });
+});
+
+test("what a form has changed comes back from its text, however that was written", () => {
+  const texts = {
+    "names that are no texts": "type: aws\ntags: {2024: x, true: y}\n",
+    "an alias": "type: aws\nregions: &r [a, b]\nzones: *r\n",
+    "an alias of fields": "type: aws\nos_images:\n  cpu: &image {name: x, user: u}\n  nvidia: *image\n",
+    "merged fields": "type: aws\nos_images:\n  cpu: &image {name: x, user: u}\n  nvidia: {<<: *image, owner: o}\n",
+  };
+  const changes: [string, (string | number)[], unknown][] = [
+    ["names that are no texts", ["tags", "2024"], undefined],
+    ["names that are no texts", ["tags", "2024"], "z"],
+    ["names that are no texts", ["tags", "true"], undefined],
+    ["an alias", ["regions"], undefined],
+    ["an alias", ["regions", 0], "c"],
+    ["an alias", ["zones", 0], "c"],
+    ["an alias of fields", ["os_images", "cpu"], undefined],
+    ["an alias of fields", ["os_images", "cpu", "name"], "z"],
+    ["an alias of fields", ["os_images", "nvidia", "name"], "z"],
+    ["merged fields", ["os_images", "nvidia", "name"], "z"],
+  ];
+  for (const [name, path, value] of changes) {
+    const text = texts[name as keyof typeof texts];
+    const config = readDraft(text).configuration ?? {};
+    const changed = withValue(config, path, value);
+    expect(readDraft(toYaml(changed, text)).configuration, `${name}: ${path.join(".")}`).toEqual(changed);
+  }
+});
+
+test("offers that do not come are asked for less and less often, and then no more", () => {
+  const waits = Array.from({ length: 10 }, (_, at) => nextAsk(at + 1));
+  expect(waits).toEqual([5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000, null, null, null]);
+  expect(nextAsk(0)).toBe(5000);
 });

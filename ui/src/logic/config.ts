@@ -223,9 +223,28 @@ export function toYaml(config: Config, before: string): string {
   const draft = readDraft(before);
   if (draft.configuration === null) return before.trim() === "" ? stringify(config) : before;
   if (JSON.stringify(draft.configuration) === JSON.stringify(config)) return before;
-  const document = parseDocument(before);
-  bring(document, [], draft.configuration, config);
-  return String(document);
+  const kept = brought(before, draft.configuration, config);
+  // Names that are no texts, and nodes that are used twice, cannot be changed in their place: what is written says the same in any case.
+  return kept !== null && isSame(readDraft(kept).configuration, config) ? kept : stringify(config, { aliasDuplicateObjects: false });
+}
+
+/** The text with these changes made in it; `null` where that cannot be written. */
+function brought(before: string, old: Config, now: Config): string | null {
+  try {
+    const document = parseDocument(before);
+    bring(document, [], old, now);
+    return String(document);
+  } catch {
+    return null;
+  }
+}
+
+/** Whether both say the same, in whatever order their fields stand. */
+function isSame(a: unknown, b: unknown): boolean {
+  if (Array.isArray(a) && Array.isArray(b)) return a.length === b.length && a.every((each, at) => isSame(each, b[at]));
+  if (!isObject(a) || !isObject(b)) return Object.is(a, b);
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isSame(a[key], b[key]));
 }
 
 function bring(document: ReturnType<typeof parseDocument>, path: Path, old: unknown, now: Config): void {

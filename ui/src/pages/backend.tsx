@@ -5,7 +5,7 @@ import { Link, useLocation, useNavigate, useParams, useSearch } from "@tanstack/
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, post, type Problem } from "../api/client";
 import * as queries from "../api/queries";
-import { type BackendType, backendType, backendTypes, begun } from "../logic/backends";
+import { type BackendType, backendType, backendTypes, begun, nextAsk } from "../logic/backends";
 import { complete, type Config, fieldAt, type Path, placed, tidy, toYaml, unknownFields, unready, valueAt, withoutSecrets } from "../logic/config";
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
@@ -18,9 +18,6 @@ import { say } from "../toasts";
 import { NotThere } from "./run";
 
 const Yaml = lazy(() => fetched(import("../parts/yaml")));
-
-/** Offers that have not come yet are asked for again. */
-const OFFERS_MS = 5000;
 
 function Above({ p }: { p: string }) {
   return <Link to="/projects/$p" params={{ p }}>{p}</Link>;
@@ -104,7 +101,7 @@ function OneBackend({ p, type }: { p: string; type: string }) {
     <>
       <Head title={kind ? `${name}` : `Backend ${type}`} above={<><Above p={p} /> / Backends</>} />
       {saves > 0 && <Saved key={saves} name={name} />}
-      <Offers p={p} type={type} />
+      <Offers p={p} type={type} save={saves} />
       {kind ? <BackendForm key={saves} p={p} kind={kind} before={known.data} after={after} /> : <Alert kind="warning">This page knows no fields of backends of type {type}.</Alert>}
     </>
   );
@@ -128,28 +125,42 @@ async function configOf(project_name: string, backend_name: string, signal?: Abo
   return tidy(config as unknown as Config);
 }
 
-function Offers({ p, type }: { p: string; type: string }) {
+function Offers({ p, type, save }: { p: string; type: string; save: number }) {
+  const [round, setRound] = useState(0);
   const configuration = { type: "task", image: "scratch", commands: [":"], backends: [type], resources: { cpu: "1..", memory: "0..", disk: null, gpu: "0.." } };
+  const queryKey = ["offers", p, "of backend", type, save, round];
   const query = useQuery({
-    queryKey: ["offers", p, "of backend", type],
+    queryKey,
     queryFn: ({ signal }) =>
       post("/api/project/{project_name}/runs/get_plan", {
         params: { project_name: p },
         body: { run_spec: { configuration, profile: { name: "default" }, ssh_key_pub: "(dummy)" } as never, for_offers_only: true, full_offers: true, max_offers: 8 },
         signal,
       }),
-    refetchInterval: (own) => ((own.state.data?.job_plans[0]?.total_offers ?? 0) > 0 ? false : OFFERS_MS),
+    // Who comes again begins anew.
+    gcTime: 0,
+    // How often was asked is shown, too.
+    notifyOnChangeProps: "all",
+    refetchInterval: ({ state }) => ((state.data?.job_plans[0]?.total_offers ?? 0) > 0 ? false : (nextAsk(state.dataUpdateCount + state.errorUpdateCount) ?? false)),
   });
+  const state = useQueryClient().getQueryState(queryKey);
+  const isAsking = nextAsk((state?.dataUpdateCount ?? 0) + (state?.errorUpdateCount ?? 0)) !== null;
   const plan = query.data?.job_plans[0];
+  const hasOffers = (plan?.total_offers ?? 0) > 0;
   return (
     <Section title="What it offers" actions={<Link to="/offers" search={{ project_name: p } as never}>All offers of the project</Link>}>
       <Failure error={query.error} title="Offers could not be read" />
       {query.isPending && <Loading what="offers" />}
-      {plan && plan.total_offers > 0 && <OfferTable offers={plan.offers} total={plan.total_offers} />}
-      {plan && plan.total_offers === 0 && (
+      {plan && hasOffers && <OfferTable offers={plan.offers} total={plan.total_offers} />}
+      {plan && !hasOffers && (
         <p role="status">
-          Nothing yet. It is asked for again every five seconds; where nothing comes, <Link to="/doctor">Doctor</Link> may know why.
+          Nothing yet. {isAsking ? "It is asked for again, less and less often" : "It is not asked for again by itself"}; where nothing comes, <Link to="/doctor">Doctor</Link> may know why.
         </p>
+      )}
+      {!query.isPending && !hasOffers && !isAsking && (
+        <div>
+          <Button onClick={() => setRound(round + 1)}>Ask again</Button>
+        </div>
       )}
     </Section>
   );
