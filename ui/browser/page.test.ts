@@ -153,7 +153,7 @@ test("a backend is added by its form: what is missing or wrong is said at its fi
   await token.fill("wrong");
   expect(await token.getAttribute("type")).toBe("password");
   await button(page, "Save").click();
-  await page.locator("fieldset", { has: token }).getByText("Invalid credentials").waitFor();
+  await page.locator("fieldset[data-path]", { has: token }).getByText("Invalid credentials").waitFor();
   await expect.poll(() => token.evaluate((field) => field === document.activeElement), PATIENCE).toBe(true);
   await shoot(page, "backend-refused");
   await token.fill(ADMIN);

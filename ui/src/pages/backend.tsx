@@ -94,7 +94,8 @@ function OneBackend({ p, type }: { p: string; type: string }) {
   if (!(known.data !== undefined && known.isFetchedAfterMount)) return known.error ? <NotThere what="backend" error={known.error} /> : <Loading what="its configuration" />;
   const name = kind?.name ?? type;
   const after = async () => {
-    await known.refetch();
+    const { isError, error } = await known.refetch();
+    if (isError) throw error;
     setSaves(saves + 1);
   };
   return (
@@ -171,6 +172,7 @@ interface FormProps {
   kind: BackendType;
   /** What the edit began with, with its secrets; unset where it is a new one. */
   before: Config | undefined;
+  /** Shows what was saved, read anew; fails where that cannot be read. */
   after?: () => Promise<void>;
 }
 
@@ -183,6 +185,8 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
   const [problems, setProblems] = useState<Problem[]>([]);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
+  /** Why what was saved could not be read again. */
+  const [unread, setUnread] = useState<unknown>(null);
   const [asked, setAsked] = useState<Path | null>(null);
   const [isMoreOpen, setMoreOpen] = useState(false);
   const form = useRef<HTMLFormElement>(null);
@@ -218,6 +222,20 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     setError(isAllPlaced ? null : failed instanceof ApiError && text === null ? new ApiError(failed.status, others, failed.code) : failed);
     if (text === null) setAsked(first);
   };
+  const showSaved = async (show: () => Promise<void>) => {
+    try {
+      await show();
+      setUnread(null);
+    } catch (failed) {
+      setUnread(failed);
+    }
+  };
+  const readAgain = async () => {
+    if (!after) return;
+    setBusy(true);
+    await showSaved(after);
+    setBusy(false);
+  };
   const save = async () => {
     setError(null);
     setProblems([]);
@@ -242,7 +260,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
       await post(before ? "/api/project/{project_name}/backends/update" : "/api/project/{project_name}/backends/create", { params, body: sent as never });
       await queries.changed(client, "project", "offers");
       say("Saved: its credentials were accepted");
-      if (after) await after();
+      if (after) await showSaved(after);
       else await navigate({ to: "/projects/$p/backends/$type", params: { p, type: String(sent["type"]) }, state: { isSaved: true } as never });
     } catch (failed) {
       if (failed instanceof ApiError) refuse(failed.problems, now, failed);
@@ -250,11 +268,16 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     }
     setBusy(false);
   };
-  const change = (next: Config) => {
+  const latest = useRef(config);
+  latest.current = config;
+  const change: Form["change"] = (wanted) => {
+    const last = latest.current;
+    const next = typeof wanted === "function" ? wanted(last) : wanted;
+    latest.current = next;
     setConfig(next);
     // What is said of a field is not true any more once it says something else.
-    const isSame = (path: Path) => JSON.stringify(valueAt(config, path)) === JSON.stringify(valueAt(next, path));
-    setProblems(problems.filter(({ place }) => isSame(fieldAt(fields, config, place) ?? [])));
+    const isSame = (path: Path) => JSON.stringify(valueAt(last, path)) === JSON.stringify(valueAt(next, path));
+    setProblems((all) => all.filter(({ place }) => isSame(fieldAt(fields, last, place) ?? [])));
   };
   const changeText = (next: string) => {
     setText(next);
@@ -267,6 +290,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
   const more = fields.filter((field) => rank(field) === 3);
   const isFaultInMore = more.some((field) => [...found.at.keys()].some((key) => (JSON.parse(key) as Path)[0] === field.key));
   const others = unknownFields(fields, config);
+  const isFixed = isBusy || unread !== null;
   return (
     <form
       ref={form}
@@ -278,48 +302,59 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
         void save();
       }}
     >
-      <div className="card-head">
-        <h2>{before ? "Configuration" : "Its configuration"}</h2>
-        <div className="actions">
-          <Copy text={text ?? toYaml(withoutSecrets(fields, config), "")} label="Copy YAML" />
-          <Button aria-pressed={text !== null} disabled={text !== null && !draft?.configuration} onClick={text === null ? showYaml : showForm}>
-            {text === null ? "As YAML" : "As a form"}
-          </Button>
+      {/* What is typed while it is saved would be lost. */}
+      <fieldset className="whole" disabled={isFixed}>
+        <div className="card-head">
+          <h2>{before ? "Configuration" : "Its configuration"}</h2>
+          <div className="actions">
+            <Copy text={text ?? toYaml(withoutSecrets(fields, config), "")} label="Copy YAML" />
+            <Button aria-pressed={text !== null} disabled={text !== null && !draft?.configuration} onClick={text === null ? showYaml : showForm}>
+              {text === null ? "As YAML" : "As a form"}
+            </Button>
+          </div>
         </div>
-      </div>
-      {kind.note && <Alert kind="warning">{kind.name}: {kind.note}.</Alert>}
-      {text === null ? (
+        {kind.note && <Alert kind="warning">{kind.name}: {kind.note}.</Alert>}
+        {text === null ? (
+          <>
+            <p className="hint">Fields with * are needed. Secrets are encrypted in the server's database, and not shown again.</p>
+            <FormFields form={shared} fields={main} path={[]} />
+            {more.length > 0 && (
+              <details open={isMoreOpen || isFaultInMore} onToggle={(event) => setMoreOpen(event.currentTarget.open)}>
+                <summary>More settings ({more.length})</summary>
+                <FormFields form={shared} fields={more} path={[]} />
+              </details>
+            )}
+            {others.length > 0 && <Alert>There are fields that this form does not have: {others.join(", ")}. They stay as they are; see them as YAML.</Alert>}
+          </>
+        ) : (
+          <>
+            {before && <p className="hint">Secrets that were saved are not here: they stay as they are, unless you write others.</p>}
+            <Suspense fallback={<Loading what="the editor" />}>
+              <Yaml label="Configuration of the backend" text={text} onChange={changeText} marks={marks} isReadOnly={isFixed} />
+            </Suspense>
+            {draft?.problems.map((problem, at) => (
+              <Alert key={at} kind="warning" title="This is not YAML yet">
+                {problem.text}
+              </Alert>
+            ))}
+          </>
+        )}
+      </fieldset>
+      <Failure error={error} title={error instanceof ChangedMeanwhile ? "Not saved" : "It was not saved"} />
+      {unread !== null && (
         <>
-          <p className="hint">Fields with * are needed. Secrets are encrypted in the server's database, and not shown again.</p>
-          <FormFields form={shared} fields={main} path={[]} />
-          {more.length > 0 && (
-            <details open={isMoreOpen || isFaultInMore} onToggle={(event) => setMoreOpen(event.currentTarget.open)}>
-              <summary>More settings ({more.length})</summary>
-              <FormFields form={shared} fields={more} path={[]} />
-            </details>
-          )}
-          {others.length > 0 && <Alert>There are fields that this form does not have: {others.join(", ")}. They stay as they are; see them as YAML.</Alert>}
-        </>
-      ) : (
-        <>
-          {before && <p className="hint">Secrets that were saved are not here: they stay as they are, unless you write others.</p>}
-          <Suspense fallback={<Loading what="the editor" />}>
-            <Yaml label="Configuration of the backend" text={text} onChange={changeText} marks={marks} />
-          </Suspense>
-          {draft?.problems.map((problem, at) => (
-            <Alert key={at} kind="warning" title="This is not YAML yet">
-              {problem.text}
-            </Alert>
-          ))}
+          <Failure error={unread} title="It was saved, and could not be read again since" />
+          <p>
+            The form stands as it was sent, and can be changed once it is read. <Button busy={isBusy} onClick={() => void readAgain()}>Read again</Button>
+          </p>
         </>
       )}
-      <Failure error={error} title={error instanceof ChangedMeanwhile ? "Not saved" : "It was not saved"} />
       <p className="hint">
         Where the server's <code>config.yml</code> lists <code>backends</code> of the project {p}, it has those, and no others, after every start of the server: write this one there, too (<strong>Copy YAML</strong>, and its secrets), or it is removed then.
       </p>
       <div className="dialog-buttons">
         <span className="hint">Saving asks the cloud whether it takes the credentials.</span>
-        <Button type="submit" kind="primary" busy={isBusy} disabled={isBusy || now === null}>
+        <Button type="submit" kind="primary" busy={isBusy} disabled={isFixed || now === null}>
           Save
         </Button>
       </div>
