@@ -681,7 +681,7 @@ test("the keyboard goes everywhere", async () => {
 const asBackend = () => ({ type: "dstack", url: cloud.url, project: "main", creds: { type: "api_token", api_token: ADMIN } });
 
 async function routes(): Promise<string[]> {
-  // Tests before this one may have taken it away, or not have run.
+  // Where this test runs alone, none was added before it.
   const { backends } = await server.call<{ backends: unknown[] }>("projects/main/get");
   if (backends.length === 0) await server.call("project/main/backends/create", asBackend());
   const [run] = (await server.call<{ id: string; run_spec: { run_name: string } }[]>("runs/list", { limit: 100 })).filter((each) => each.run_spec.run_name === "hostile");
