@@ -178,6 +178,19 @@ test("what was saved of a backend is not shown again, and stays; the form and YA
   await heading(page, /^Another dstack server/);
   const token = page.getByLabel("API token");
   expect([await token.inputValue(), await token.getAttribute("placeholder")]).toEqual(["", "Saved, and stays as it is"]);
+  // To another address it is not sent.
+  const url = page.getByLabel("URL");
+  await url.fill("http://127.0.0.1:9");
+  await button(page, "Save").click();
+  await page.getByText("What was saved is not sent to another address").waitFor();
+  expect(await token.getAttribute("placeholder")).toBe("For the new address, type it again");
+  // It is marked in the text, too; what is drawn there is what the content policy lets through.
+  await button(page, "As YAML").click();
+  await page.locator(".cm-lintRange-error").first().waitFor();
+  await button(page, "As a form").click();
+  await url.fill(cloud.url);
+  await page.getByText("What was saved is not sent to another address").waitFor({ state: "detached" });
+  expect(await token.getAttribute("placeholder")).toBe("Saved, and stays as it is");
   await page.getByText("More settings").click();
   await button(page, "Add backend").click();
   await page.getByRole("textbox", { name: "Backend 1" }).fill("remote");
@@ -194,6 +207,18 @@ test("what was saved of a backend is not shown again, and stays; the form and YA
   await button(page, "Save").click();
   await page.getByText("Saved: the credentials were accepted").waitFor();
   expect(await server.call("project/main/backends/dstack/config_info")).toMatchObject({ backends: ["remote"], creds: { api_token: ADMIN } });
+  // What was saved, and cannot be read again, is not edited on as if it had been.
+  let reads = 0;
+  await page.route("**/backends/dstack/config_info", (route) => {
+    reads += 1;
+    return reads === 1 ? route.continue() : route.fulfill({ status: 400, json: { detail: [{ msg: "not now", code: "error" }] } });
+  });
+  await button(page, "Save").click();
+  await page.getByText("It was saved, and could not be read again since").waitFor();
+  expect([await url.isDisabled(), await button(page, "Save").isDisabled()]).toEqual([true, true]);
+  await page.unroute("**/backends/dstack/config_info");
+  await button(page, "Read again").click();
+  await expect.poll(() => url.isEnabled(), PATIENCE).toBe(true);
   // What another has changed meanwhile is not overwritten.
   await server.call("project/main/backends/update", asBackend());
   await button(page, "Save").click();

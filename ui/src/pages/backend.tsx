@@ -6,7 +6,7 @@ import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, post, type Problem } from "../api/client";
 import * as queries from "../api/queries";
 import { type BackendType, backendType, backendTypes, begun, nextAsk } from "../logic/backends";
-import { complete, type Config, fieldAt, type Path, placed, tidy, toYaml, unknownFields, unready, valueAt, withoutSecrets } from "../logic/config";
+import { complete, type Config, fieldAt, isWithheld, type Path, placed, tidy, toYaml, unknownFields, unready, valueAt, withoutSecrets } from "../logic/config";
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
 import { count } from "../logic/format";
@@ -277,7 +277,14 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     setConfig(next);
     // What is said of a field is not true any more once it says something else.
     const isSame = (path: Path) => JSON.stringify(valueAt(last, path)) === JSON.stringify(valueAt(next, path));
-    setProblems((all) => all.filter(({ place }) => isSame(fieldAt(fields, last, place) ?? [])));
+    // So it is with a secret that was to be typed for another address, once the address is what it was.
+    const isSettled = (path: Path) => isWithheld(before, last, path) && !isWithheld(before, next, path);
+    setProblems((all) =>
+      all.filter(({ place }) => {
+        const path = fieldAt(fields, last, place) ?? [];
+        return isSame(path) && !isSettled(path);
+      }),
+    );
   };
   const changeText = (next: string) => {
     setText(next);

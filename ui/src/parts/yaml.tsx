@@ -51,6 +51,8 @@ const LOOK = EditorView.theme({
   ".cm-tooltip": { color: "var(--text)", backgroundColor: "var(--surface)", border: "1px solid var(--border)" },
   ".cm-tooltip-autocomplete ul li[aria-selected]": { color: "var(--on-accent)", backgroundColor: "var(--accent)" },
   ".cm-completionDetail": { color: "inherit", opacity: "0.85", fontStyle: "normal", marginLeft: "1em" },
+  // Its own wave is a picture in the style sheet, which the content policy stops.
+  ".cm-lintRange-error": { backgroundImage: "none", textDecoration: "underline wavy var(--bad)" },
   ".cm-panels": { color: "var(--text)", backgroundColor: "var(--sunken)" },
 });
 
