@@ -1,7 +1,8 @@
 import { expect, test } from "vitest";
 import { parse } from "yaml";
-import { backendType, backendTypes, begun } from "../src/logic/backends";
-import { complete, fieldAt, keptSecret, lacking, pathKey, placed, secretsOf, tidy, toYaml, unknownFields, withoutSecrets, withValue } from "../src/logic/config";
+import { backendType, backendTypes, begun, nextAsk } from "../src/logic/backends";
+import { complete, fieldAt, isWithheld, keptSecret, lacking, pathKey, placed, secretsOf, tidy, toYaml, unknownFields, unready, withoutSecrets, withValue } from "../src/logic/config";
+import { readDraft } from "../src/logic/draft";
 import type { Field, Shape } from "../src/logic/fields";
 import document from "virtual:backend-schema";
 
@@ -44,6 +45,10 @@ test("types are those that the server has, by name; some are of no use any more"
   expect(backendType("tensordock")).toMatchObject({ name: "TensorDock", note: "dropped; the configuration is kept" });
   expect(begun(backendType("aws")!)).toEqual({ type: "aws", creds: { type: "access_key" } });
   expect(begun(backendType("kubernetes")!)).toEqual({ type: "kubernetes" });
+});
+
+test("names of no type are none", () => {
+  expect(backendTypes(["constructor", "toString", "hasOwnProperty"])).toEqual([]);
 });
 
 test("fields are made from the schema", () => {
@@ -96,6 +101,37 @@ test("secrets of items of a list are kept by name", () => {
   expect(complete(fields, turned, saved)).toEqual({ type: "slurm", clusters: [cluster("b", "KEY-B"), cluster("c")] });
 });
 
+test("a secret that was saved is sent to no other address", () => {
+  const fields = fieldsOf("dstack");
+  const saved = { type: "dstack", url: "https://one.example", project: "main", creds: { type: "api_token", api_token: "TOKEN" } };
+  const shown = withoutSecrets(fields, saved);
+  const moved = withValue(shown, ["url"], "https://other.example");
+  expect(JSON.stringify(complete(fields, moved, saved))).not.toContain("TOKEN");
+  expect(unready(fields, moved, saved)).toEqual([{ text: expect.stringContaining("another address") as string, place: ["creds", "api_token"] }]);
+  expect(unready(fields, withValue(moved, ["creds", "api_token"], "NEW"), saved)).toEqual([]);
+  // What says nothing of where it goes may change, and so may the address, back to what it was.
+  expect(complete(fields, withValue(shown, ["project"], "other"), saved).creds).toEqual(saved.creds);
+  expect(complete(fields, withValue(moved, ["url"], saved.url), saved)).toEqual(saved);
+  expect(unready(fields, shown, saved)).toEqual([]);
+
+  const path = ["clusters", 0, "private_key", "content"];
+  const cluster = { name: "a", hostname: "h", user: "u", private_key: { content: "KEY" } };
+  const before = { type: "slurm", clusters: [cluster] };
+  const now = withoutSecrets(fieldsOf("slurm"), before);
+  for (const [key, value] of [["hostname", "other"], ["port", 2222]] as const) {
+    const elsewhere = withValue(now, ["clusters", 0, key], value);
+    expect(keptSecret(before, elsewhere, path)).toBeUndefined();
+    expect(unready(fieldsOf("slurm"), elsewhere, before).map(({ place }) => place)).toEqual([path]);
+  }
+  expect(keptSecret(before, withValue(now, ["clusters", 0, "user"], "other"), path)).toBe("KEY");
+
+  // One that is not needed is typed again, too, or taken away.
+  const optional = (url: string, api_key?: string | null) => ({ url, ...(api_key !== undefined && { api_key }) });
+  expect(isWithheld(optional("a", "KEY"), optional("b"), ["api_key"])).toBe(true);
+  expect(isWithheld(optional("a", "KEY"), optional("b", null), ["api_key"])).toBe(false);
+  expect(isWithheld(optional("a"), optional("b"), ["api_key"])).toBe(false);
+});
+
 test("what is needed is asked for, down to its fields", () => {
   expect(lacking(fieldsOf("aws"), begun(backendType("aws")!)).map(({ place }) => place.join("."))).toEqual(["creds.access_key", "creds.secret_key"]);
   expect(lacking(fieldsOf("aws"), { type: "aws", creds: { type: "default" } })).toEqual([]);
@@ -135,4 +171,37 @@ test("a text keeps what was written around its fields, and says what the form sa
   // What is no YAML yet is not written over.
   expect(toYaml(changed, "type: [")).toBe("type: [");
   expect(tidy({ a: null, b: [{ c: null }], d: false })).toEqual({ b: [{}], d: false });
+});
+
+test("what a form has changed comes back from its text, however that was written", () => {
+  const texts = {
+    "names that are no texts": "type: aws\ntags: {2024: x, true: y}\n",
+    "an alias": "type: aws\nregions: &r [a, b]\nzones: *r\n",
+    "an alias of fields": "type: aws\nos_images:\n  cpu: &image {name: x, user: u}\n  nvidia: *image\n",
+    "merged fields": "type: aws\nos_images:\n  cpu: &image {name: x, user: u}\n  nvidia: {<<: *image, owner: o}\n",
+  };
+  const changes: [string, (string | number)[], unknown][] = [
+    ["names that are no texts", ["tags", "2024"], undefined],
+    ["names that are no texts", ["tags", "2024"], "z"],
+    ["names that are no texts", ["tags", "true"], undefined],
+    ["an alias", ["regions"], undefined],
+    ["an alias", ["regions", 0], "c"],
+    ["an alias", ["zones", 0], "c"],
+    ["an alias of fields", ["os_images", "cpu"], undefined],
+    ["an alias of fields", ["os_images", "cpu", "name"], "z"],
+    ["an alias of fields", ["os_images", "nvidia", "name"], "z"],
+    ["merged fields", ["os_images", "nvidia", "name"], "z"],
+  ];
+  for (const [name, path, value] of changes) {
+    const text = texts[name as keyof typeof texts];
+    const config = readDraft(text).configuration ?? {};
+    const changed = withValue(config, path, value);
+    expect(readDraft(toYaml(changed, text)).configuration, `${name}: ${path.join(".")}`).toEqual(changed);
+  }
+});
+
+test("offers that do not come are asked for less and less often, and then no more", () => {
+  const waits = Array.from({ length: 10 }, (_, at) => nextAsk(at + 1));
+  expect(waits).toEqual([5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000, null, null, null]);
+  expect(nextAsk(0)).toBe(5000);
 });

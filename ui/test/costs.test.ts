@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Run } from "../src/api/types";
-import { costs, costsFrom, cutRuns, paid, together } from "../src/logic/costs";
+import { costs, costsFrom, cutRuns, ended, paid, together } from "../src/logic/costs";
 
 const NOW = Date.parse("2026-03-10T12:00:00Z");
 const hoursAgo = (hours: number) => new Date(NOW - hours * 3_600_000).toISOString();
@@ -57,8 +57,20 @@ test("runs are grouped by user and project, the dearest first; what is free is l
 
 test("what is read twice is counted once, and what is cut is known", () => {
   const [a, b] = [run("a", []), run("b", [{ from: 2, to: 1, price: 1 }, { from: 1, to: 0, price: 1 }])];
-  expect(together([a], [a, b]).map((each) => each.id)).toEqual(["a", "b"]);
+  expect(together([a], [a, b], true).map((each) => each.id)).toEqual(["a", "b"]);
   expect([cutRuns([a, b], 2), cutRuns([a, b], 3)]).toEqual([1, 0]);
+});
+
+test("what ran when it was read is as the list of those that run says", () => {
+  const read = run("r", [{ from: 10, to: null, price: 1 }], { last_processed_at: hoursAgo(8) });
+  const retried = run("r", [{ from: 10, to: 9, price: 1 }, { from: 2, to: null, price: 3 }]);
+  expect(costs(together([read], [retried], true), "all", "run", NOW)).toMatchObject({ total: 1 + 6, hourly: 3, runs: 1 });
+  // It runs no more: it is not counted beyond what was seen of it, and costs nothing now.
+  expect(ended([read], [])).toEqual(["r"]);
+  expect(costs(together([read], [], true), "all", "run", NOW)).toMatchObject({ total: 2, hourly: 0 });
+  // Where not all that run are known, it may run still.
+  expect(costs(together([read], [], false), "all", "run", NOW)).toMatchObject({ total: 10, hourly: 1 });
+  expect(ended([read, run("over", [{ from: 3, to: 2, price: 1 }])], [retried])).toEqual([]);
 });
 
 test("addresses say what is shown", () => {

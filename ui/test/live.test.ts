@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import { ApiError } from "../src/api/errors";
 import type { Event, Metric } from "../src/api/types";
 import { chatDelta, serverSentData } from "../src/logic/chat";
-import { readsOn, withHead } from "../src/logic/live";
+import { allPages, readsOn, withHead } from "../src/logic/live";
 import { charts } from "../src/logic/metrics";
 import { phases } from "../src/logic/timeline";
 
@@ -140,4 +140,17 @@ test("what is further down is asked for again only once somebody wants it, after
   stop();
   client.clear();
   vi.useRealTimers();
+});
+
+test("all pages are read, up to so many rows", async () => {
+  const rows = Array.from({ length: 25 }, (_, at) => at);
+  const asked: (number | undefined)[] = [];
+  const page = (after: number | undefined) => {
+    asked.push(after);
+    const from = after === undefined ? 0 : after + 1;
+    return Promise.resolve(rows.slice(from, from + 10));
+  };
+  expect(await allPages(page, 10, 100)).toEqual(rows);
+  expect(asked).toEqual([undefined, 9, 19]);
+  expect(await allPages(page, 10, 20)).toEqual(rows.slice(0, 20));
 });

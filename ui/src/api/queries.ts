@@ -2,7 +2,7 @@
 
 import { type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";
-import { type Pages, readsOn, withHead } from "../logic/live";
+import { allPages, type Pages, readsOn, withHead } from "../logic/live";
 import { eachOf } from "../logic/turns";
 import { ApiError, post } from "./client";
 import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User, Volume } from "./types";
@@ -205,7 +205,7 @@ export const runsOf = (filters: { project?: string; user?: string; active: boole
 export const MOST_ATTEMPTS = 10;
 
 /** Runs with all that they cost: the server adds up the attempts that it lists. */
-export const costsOf = (filters: { project?: string; user?: string }): Listing<Run> => ({
+export const costsOf = (filters: { project?: string; user?: string; active?: boolean }): Listing<Run> => ({
   key: ["runs", "costs", filters],
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
@@ -213,7 +213,7 @@ export const costsOf = (filters: { project?: string; user?: string }): Listing<R
       body: {
         project_name: filters.project ?? null,
         username: filters.user ?? null,
-        only_active: false,
+        only_active: filters.active ?? false,
         limit,
         job_submissions_limit: MOST_ATTEMPTS,
         ...(after && { prev_submitted_at: after.submitted_at, prev_run_id: after.id }),
@@ -221,6 +221,20 @@ export const costsOf = (filters: { project?: string; user?: string }): Listing<R
       signal,
     }),
 });
+
+/** So many runs that run now are read; beyond that not all are known. */
+export const MOST_ACTIVE = 1000;
+
+/** All runs that run now, with all that they cost. Those of more than one page are read less often. */
+export const activeCosts = (filters: { project?: string; user?: string }) =>
+  queryOptions({
+    queryKey: ["runs", "costs", "active", filters],
+    queryFn: async ({ signal }) => {
+      const runs = await allPages((after: Run | undefined) => costsOf({ ...filters, active: true }).page(after, PAGE, signal), PAGE, MOST_ACTIVE);
+      return { runs, isWhole: runs.length < MOST_ACTIVE };
+    },
+    refetchInterval: (own) => ((own.state.data?.runs.length ?? 0) < PAGE ? LIVE_MS : SLOW_MS),
+  });
 
 export const fleetsOf = (filters: { project?: string; active: boolean }): Listing<Fleet> => ({
   key: ["fleets", filters],

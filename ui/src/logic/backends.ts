@@ -19,7 +19,7 @@ export interface BackendType {
 
 /** What this page knows of a type; `undefined` where it knows none of that name. */
 export function backendType(type: string): BackendType | undefined {
-  const $ref = mapping[type];
+  const $ref = Object.hasOwn(mapping, type) ? mapping[type] : undefined;
   if ($ref === undefined) return undefined;
   const schema = reader.resolved({ $ref });
   const [, about = "", note = null] = /^(?:The configuration of the backend for )?(.*?)(?: \((.*)\))?\.?$/.exec(schema.description ?? "") ?? [];
@@ -36,4 +36,17 @@ export function backendTypes(known: string[]): BackendType[] {
 export function begun({ type, fields }: BackendType): Config {
   const kinds = fields.flatMap(({ key, shape }) => (shape.kind === "variants" ? [[key, { type: shape.variants[0]?.name }]] : []));
   return { type, ...Object.fromEntries(kinds) };
+}
+
+/** The first wait for offers that have not come, in milliseconds; each next one is twice as long, up to the longest. */
+const FIRST_WAIT_MS = 5000;
+const LONGEST_WAIT_MS = 60_000;
+/** So long they are asked for by themselves. */
+const PATIENCE_MS = 300_000;
+
+/** How long, in milliseconds, until offers are asked for again that were asked for so often; `null` once it is enough. */
+export function nextAsk(asked: number): number | null {
+  const waits = Array.from({ length: asked }, (_, at) => Math.min(FIRST_WAIT_MS * 2 ** at, LONGEST_WAIT_MS));
+  const soFar = waits.reduce((sum, wait) => sum + wait, 0);
+  return soFar > PATIENCE_MS ? null : (waits.at(-1) ?? FIRST_WAIT_MS);
 }

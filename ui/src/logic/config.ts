@@ -84,13 +84,24 @@ export function withoutSecrets(fields: Field[], config: Config): Config {
   return secretsOf(fields, config).reduce((shown, { path }) => withValue(shown, path, undefined), config);
 }
 
+/** Fields that say where a secret beside or below them is sent. */
+const ADDRESSES = ["url", "hostname", "port"];
+
+/** A place in what was saved, and whether what stands there goes to where it went. */
+interface Before {
+  path: Path;
+  isSameAddress: boolean;
+}
+
 /** The same place in what was saved: items of lists are known by name, and credentials of another kind are others. */
-function placeBefore(before: Config, now: Config, path: Path): Path | null {
+function placeBefore(before: Config, now: Config, path: Path): Before | null {
   const found: Path = [];
+  let isSameAddress = true;
   for (const [at, step] of path.entries()) {
     const own = valueAt(now, path.slice(0, at));
     const old = valueAt(before, found);
     if (isObject(own) && own["type"] !== valueAt(old, ["type"])) return null;
+    if (isObject(own)) isSameAddress &&= ADDRESSES.every((key) => (own[key] ?? null) === (valueAt(old, [key]) ?? null));
     if (typeof step !== "number") {
       found.push(step);
       continue;
@@ -100,14 +111,25 @@ function placeBefore(before: Config, now: Config, path: Path): Path | null {
     if (name === undefined || same < 0) return null;
     found.push(same);
   }
-  return found;
+  return { path: found, isSameAddress };
 }
 
-/** The secret of this place that was saved, and stays unless another is typed or it is taken away (`null`). */
-export function keptSecret(before: Config | undefined, now: Config, path: Path): unknown {
+function savedSecret(before: Config | undefined, now: Config, path: Path): { secret: unknown; isSameAddress: boolean } | undefined {
   if (before === undefined || valueAt(now, path) !== undefined) return undefined;
   const place = placeBefore(before, now, path);
-  return place === null ? undefined : (valueAt(before, place) ?? undefined);
+  const secret = place === null ? undefined : (valueAt(before, place.path) ?? undefined);
+  return place === null || secret === undefined ? undefined : { secret, isSameAddress: place.isSameAddress };
+}
+
+/** The secret of this place that was saved, and stays unless another is typed or it is taken away (`null`). To another address it is not sent. */
+export function keptSecret(before: Config | undefined, now: Config, path: Path): unknown {
+  const saved = savedSecret(before, now, path);
+  return saved?.isSameAddress ? saved.secret : undefined;
+}
+
+/** Whether a secret was saved here that is not sent, as it would go to another address. */
+export function isWithheld(before: Config | undefined, now: Config, path: Path): boolean {
+  return savedSecret(before, now, path)?.isSameAddress === false;
 }
 
 /** What is sent: with the secrets that were saved, where none stands in their place. */
@@ -136,6 +158,18 @@ export function lacking(fields: Field[], config: unknown, above: Path = []): Pro
     }
     return lacking(fieldsOf(shape, value), value, place);
   });
+}
+
+/** What must be typed before this can be saved: what is needed, and secrets that go to another address than those that were saved. */
+export function unready(fields: Field[], config: Config, before: Config | undefined): Problem[] {
+  const withheld = secretsOf(fields, config)
+    .filter(({ path }) => isWithheld(before, config, path))
+    .map(({ path, isRequired }) => ({
+      text: `What was saved is not sent to another address: type it again${isRequired ? "" : ", or take it away"}.`,
+      place: path,
+    }));
+  const said = new Set(withheld.map(({ place }) => pathKey(place)));
+  return [...lacking(fields, complete(fields, config, before)).filter(({ place }) => !said.has(pathKey(place))), ...withheld];
 }
 
 /** The field that the server means. On the way, it may name the kind of a backend or of credentials, which are no fields. */
@@ -189,9 +223,28 @@ export function toYaml(config: Config, before: string): string {
   const draft = readDraft(before);
   if (draft.configuration === null) return before.trim() === "" ? stringify(config) : before;
   if (JSON.stringify(draft.configuration) === JSON.stringify(config)) return before;
-  const document = parseDocument(before);
-  bring(document, [], draft.configuration, config);
-  return String(document);
+  const kept = brought(before, draft.configuration, config);
+  // Names that are no texts, and nodes that are used twice, cannot be changed in their place: what is written says the same in any case.
+  return kept !== null && isSame(readDraft(kept).configuration, config) ? kept : stringify(config, { aliasDuplicateObjects: false });
+}
+
+/** The text with these changes made in it; `null` where that cannot be written. */
+function brought(before: string, old: Config, now: Config): string | null {
+  try {
+    const document = parseDocument(before);
+    bring(document, [], old, now);
+    return String(document);
+  } catch {
+    return null;
+  }
+}
+
+/** Whether both say the same, in whatever order their fields stand. */
+function isSame(a: unknown, b: unknown): boolean {
+  if (Array.isArray(a) && Array.isArray(b)) return a.length === b.length && a.every((each, at) => isSame(each, b[at]));
+  if (!isObject(a) || !isObject(b)) return Object.is(a, b);
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => Object.hasOwn(b, key) && isSame(a[key], b[key]));
 }
 
 function bring(document: ReturnType<typeof parseDocument>, path: Path, old: unknown, now: Config): void {

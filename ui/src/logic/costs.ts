@@ -96,10 +96,31 @@ function sum(numbers: number[]): number {
   return numbers.reduce((a, b) => a + b, 0);
 }
 
-/** Runs of two lists, each once: the newest, and those that run now, which may be older. */
-export function together(newest: Run[], active: Run[]): Run[] {
+function isUnfinished(run: Run): boolean {
+  return run.jobs.some((job) => job.job_submissions.some((submission) => !submission.finished_at));
+}
+
+/** A run that is over by now, read while it ran: it is counted until the server last looked at it, and costs nothing now. */
+function over(run: Run): Run {
+  const jobs = run.jobs.map((job) => ({
+    ...job,
+    job_submissions: job.job_submissions.map((each) => (each.finished_at ? each : { ...each, status: "terminated" as const, finished_at: run.last_processed_at })),
+  }));
+  return { ...run, jobs };
+}
+
+/** Runs of two lists, each once: the newest, and those that run now, which may be older. What is said of those is newer. With `isWhole`, no others run. */
+export function together(newest: Run[], active: Run[], isWhole: boolean): Run[] {
+  const running = new Map(active.map((run) => [run.id, run]));
   const known = new Set(newest.map((run) => run.id));
-  return [...newest, ...active.filter((run) => !known.has(run.id))];
+  const merged = newest.map((run) => running.get(run.id) ?? (isWhole && isUnfinished(run) ? over(run) : run));
+  return [...merged, ...active.filter((run) => !known.has(run.id))];
+}
+
+/** Ids of runs that were read while they ran, and run no more: what they have cost is to be read again. */
+export function ended(newest: Run[], active: Run[]): string[] {
+  const running = new Set(active.map((run) => run.id));
+  return newest.filter((run) => isUnfinished(run) && !running.has(run.id)).map((run) => run.id);
 }
 
 /** Runs with an attempt that the server may have left out: it lists so many of a job. */

@@ -41,9 +41,31 @@ export function placeOf(fleet: Fleet): Place {
   };
 }
 
-/** Which steps are done. A fleet that has no instances, and gets none, is no place to run. */
-export function firstSteps(fleets: Fleet[], hasBegun: boolean): Steps {
-  const places = fleets.map(placeOf).filter((place) => place.instances > 0 || place.isElastic);
+/** Names of the backends of a project; unset where they are not known. */
+export type BackendsOf = (project: string) => string[] | undefined;
+
+/** Whether runs may have machines made in a fleet: it gets others, in a backend that its project has. */
+function mayGrow(fleet: Fleet, backendsOf: BackendsOf): boolean {
+  const allowed = fleet.spec.configuration.backends;
+  const usable = backendsOf(fleet.project_name)?.filter((backend) => !allowed || (allowed as string[]).includes(backend));
+  return placeOf(fleet).isElastic && usable !== undefined && usable.length > 0;
+}
+
+/** Projects whose backends decide whether there is a place to run. */
+export function projectsToAsk(fleets: Fleet[]): string[] {
+  const empty = fleets.filter((fleet) => placeOf(fleet).instances === 0 && placeOf(fleet).isElastic);
+  return [...new Set(empty.map((fleet) => fleet.project_name))];
+}
+
+/** Which steps are done. A fleet that has no instances, and can get none, is no place to run. */
+export function firstSteps(fleets: Fleet[], hasBegun: boolean, backendsOf: BackendsOf): Steps {
+  const places = fleets.filter((fleet) => placeOf(fleet).instances > 0 || mayGrow(fleet, backendsOf)).map(placeOf);
   if (places.length === 0) return { places, states: ["next", "later", "later"] };
   return { places, states: ["done", hasBegun ? "done" : "next", hasBegun ? "next" : "later"] };
+}
+
+/** The project in which an example is launched: one of one's own that has a place to run, `main` before others. Imported fleets are of other projects. */
+export function projectToStart(places: Place[], own: string[], main: string): string {
+  const possible = places.map((place) => place.project).filter((project) => own.includes(project));
+  return possible.includes(main) ? main : (possible[0] ?? main);
 }

@@ -44,3 +44,13 @@ export function withHead<T>(known: Pages<T>, head: T[], { limit, most, idOf }: S
   const whole = known.pages.length > 1 && end >= 0 ? [merged.slice(0, end), merged.slice(end)] : [merged];
   return { pages: whole, pageParams: known.pageParams.slice(0, whole.length) };
 }
+
+/** All rows, page by page, as long as pages are full, and `most` at the most. */
+export async function allPages<T>(page: (after: T | undefined) => Promise<T[]>, limit: number, most: number): Promise<T[]> {
+  const rows: T[] = [];
+  for (;;) {
+    const next = await page(rows.at(-1));
+    rows.push(...next);
+    if (next.length < limit || rows.length >= most) return rows;
+  }
+}

@@ -27,7 +27,8 @@ export function waitingFor(run: Run): string | null {
 
 /** Whether a run has no place yet, and is not to have one later only, as one that starts by a schedule. */
 export function isWaiting(run: Run): boolean {
-  const isOnItsWay = run.jobs.some((job) => lastSubmission(job)?.job_provisioning_data);
+  // The machine of an attempt that is over is no place any more.
+  const isOnItsWay = run.jobs.map(lastSubmission).some((each) => each?.job_provisioning_data && !isFinished(each.status));
   return ["submitted", "pending"].includes(run.status) && !isOnItsWay && !run.next_triggered_at;
 }
 

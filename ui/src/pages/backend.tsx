@@ -5,8 +5,8 @@ import { Link, useLocation, useNavigate, useParams, useSearch } from "@tanstack/
 import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, post, type Problem } from "../api/client";
 import * as queries from "../api/queries";
-import { type BackendType, backendType, backendTypes, begun } from "../logic/backends";
-import { complete, type Config, fieldAt, lacking, type Path, placed, tidy, toYaml, unknownFields, valueAt, withoutSecrets } from "../logic/config";
+import { type BackendType, backendType, backendTypes, begun, nextAsk } from "../logic/backends";
+import { complete, type Config, fieldAt, isWithheld, type Path, placed, tidy, toYaml, unknownFields, unready, valueAt, withoutSecrets } from "../logic/config";
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
 import { count } from "../logic/format";
@@ -18,9 +18,6 @@ import { say } from "../toasts";
 import { NotThere } from "./run";
 
 const Yaml = lazy(() => fetched(import("../parts/yaml")));
-
-/** Offers that have not come yet are asked for again. */
-const OFFERS_MS = 5000;
 
 function Above({ p }: { p: string }) {
   return <Link to="/projects/$p" params={{ p }}>{p}</Link>;
@@ -97,14 +94,15 @@ function OneBackend({ p, type }: { p: string; type: string }) {
   if (!(known.data !== undefined && known.isFetchedAfterMount)) return known.error ? <NotThere what="backend" error={known.error} /> : <Loading what="its configuration" />;
   const name = kind?.name ?? type;
   const after = async () => {
-    await known.refetch();
+    const { isError, error } = await known.refetch();
+    if (isError) throw error;
     setSaves(saves + 1);
   };
   return (
     <>
       <Head title={kind ? `${name}` : `Backend ${type}`} above={<><Above p={p} /> / Backends</>} />
       {saves > 0 && <Saved key={saves} name={name} />}
-      <Offers p={p} type={type} />
+      <Offers p={p} type={type} save={saves} />
       {kind ? <BackendForm key={saves} p={p} kind={kind} before={known.data} after={after} /> : <Alert kind="warning">This page knows no fields of backends of type {type}.</Alert>}
     </>
   );
@@ -128,28 +126,42 @@ async function configOf(project_name: string, backend_name: string, signal?: Abo
   return tidy(config as unknown as Config);
 }
 
-function Offers({ p, type }: { p: string; type: string }) {
+function Offers({ p, type, save }: { p: string; type: string; save: number }) {
+  const [round, setRound] = useState(0);
   const configuration = { type: "task", image: "scratch", commands: [":"], backends: [type], resources: { cpu: "1..", memory: "0..", disk: null, gpu: "0.." } };
+  const queryKey = ["offers", p, "of backend", type, save, round];
   const query = useQuery({
-    queryKey: ["offers", p, "of backend", type],
+    queryKey,
     queryFn: ({ signal }) =>
       post("/api/project/{project_name}/runs/get_plan", {
         params: { project_name: p },
         body: { run_spec: { configuration, profile: { name: "default" }, ssh_key_pub: "(dummy)" } as never, for_offers_only: true, full_offers: true, max_offers: 8 },
         signal,
       }),
-    refetchInterval: (own) => ((own.state.data?.job_plans[0]?.total_offers ?? 0) > 0 ? false : OFFERS_MS),
+    // Who comes again begins anew.
+    gcTime: 0,
+    // How often was asked is shown, too.
+    notifyOnChangeProps: "all",
+    refetchInterval: ({ state }) => ((state.data?.job_plans[0]?.total_offers ?? 0) > 0 ? false : (nextAsk(state.dataUpdateCount + state.errorUpdateCount) ?? false)),
   });
+  const state = useQueryClient().getQueryState(queryKey);
+  const isAsking = nextAsk((state?.dataUpdateCount ?? 0) + (state?.errorUpdateCount ?? 0)) !== null;
   const plan = query.data?.job_plans[0];
+  const hasOffers = (plan?.total_offers ?? 0) > 0;
   return (
     <Section title="What it offers" actions={<Link to="/offers" search={{ project_name: p } as never}>All offers of the project</Link>}>
       <Failure error={query.error} title="Offers could not be read" />
       {query.isPending && <Loading what="offers" />}
-      {plan && plan.total_offers > 0 && <OfferTable offers={plan.offers} total={plan.total_offers} />}
-      {plan && plan.total_offers === 0 && (
+      {plan && hasOffers && <OfferTable offers={plan.offers} total={plan.total_offers} />}
+      {plan && !hasOffers && (
         <p role="status">
-          Nothing yet. It is asked for again every five seconds; where nothing comes, <Link to="/doctor">Doctor</Link> may know why.
+          Nothing yet. {isAsking ? "It is asked for again, less and less often" : "It is not asked for again by itself"}; where nothing comes, <Link to="/doctor">Doctor</Link> may know why.
         </p>
+      )}
+      {!query.isPending && !hasOffers && !isAsking && (
+        <div>
+          <Button onClick={() => setRound(round + 1)}>Ask again</Button>
+        </div>
       )}
     </Section>
   );
@@ -160,6 +172,7 @@ interface FormProps {
   kind: BackendType;
   /** What the edit began with, with its secrets; unset where it is a new one. */
   before: Config | undefined;
+  /** Shows what was saved, read anew; fails where that cannot be read. */
   after?: () => Promise<void>;
 }
 
@@ -172,6 +185,8 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
   const [problems, setProblems] = useState<Problem[]>([]);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
+  /** Why what was saved could not be read again. */
+  const [unread, setUnread] = useState<unknown>(null);
   const [asked, setAsked] = useState<Path | null>(null);
   const [isMoreOpen, setMoreOpen] = useState(false);
   const form = useRef<HTMLFormElement>(null);
@@ -207,6 +222,20 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     setError(isAllPlaced ? null : failed instanceof ApiError && text === null ? new ApiError(failed.status, others, failed.code) : failed);
     if (text === null) setAsked(first);
   };
+  const showSaved = async (show: () => Promise<void>) => {
+    try {
+      await show();
+      setUnread(null);
+    } catch (failed) {
+      setUnread(failed);
+    }
+  };
+  const readAgain = async () => {
+    if (!after) return;
+    setBusy(true);
+    await showSaved(after);
+    setBusy(false);
+  };
   const save = async () => {
     setError(null);
     setProblems([]);
@@ -216,7 +245,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
       return;
     }
     const sent = complete(fields, now, before);
-    const missing = lacking(fields, sent);
+    const missing = unready(fields, now, before);
     if (missing.length > 0) {
       refuse(missing, now, new ApiError(422, missing, null));
       return;
@@ -231,7 +260,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
       await post(before ? "/api/project/{project_name}/backends/update" : "/api/project/{project_name}/backends/create", { params, body: sent as never });
       await queries.changed(client, "project", "offers");
       say("Saved: its credentials were accepted");
-      if (after) await after();
+      if (after) await showSaved(after);
       else await navigate({ to: "/projects/$p/backends/$type", params: { p, type: String(sent["type"]) }, state: { isSaved: true } as never });
     } catch (failed) {
       if (failed instanceof ApiError) refuse(failed.problems, now, failed);
@@ -239,11 +268,23 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
     }
     setBusy(false);
   };
-  const change = (next: Config) => {
+  const latest = useRef(config);
+  latest.current = config;
+  const change: Form["change"] = (wanted) => {
+    const last = latest.current;
+    const next = typeof wanted === "function" ? wanted(last) : wanted;
+    latest.current = next;
     setConfig(next);
     // What is said of a field is not true any more once it says something else.
-    const isSame = (path: Path) => JSON.stringify(valueAt(config, path)) === JSON.stringify(valueAt(next, path));
-    setProblems(problems.filter(({ place }) => isSame(fieldAt(fields, config, place) ?? [])));
+    const isSame = (path: Path) => JSON.stringify(valueAt(last, path)) === JSON.stringify(valueAt(next, path));
+    // So it is with a secret that was to be typed for another address, once the address is what it was.
+    const isSettled = (path: Path) => isWithheld(before, last, path) && !isWithheld(before, next, path);
+    setProblems((all) =>
+      all.filter(({ place }) => {
+        const path = fieldAt(fields, last, place) ?? [];
+        return isSame(path) && !isSettled(path);
+      }),
+    );
   };
   const changeText = (next: string) => {
     setText(next);
@@ -256,6 +297,7 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
   const more = fields.filter((field) => rank(field) === 3);
   const isFaultInMore = more.some((field) => [...found.at.keys()].some((key) => (JSON.parse(key) as Path)[0] === field.key));
   const others = unknownFields(fields, config);
+  const isFixed = isBusy || unread !== null;
   return (
     <form
       ref={form}
@@ -267,48 +309,59 @@ function BackendForm({ p, kind: startKind, before: start, after }: FormProps) {
         void save();
       }}
     >
-      <div className="card-head">
-        <h2>{before ? "Configuration" : "Its configuration"}</h2>
-        <div className="actions">
-          <Copy text={text ?? toYaml(withoutSecrets(fields, config), "")} label="Copy YAML" />
-          <Button aria-pressed={text !== null} disabled={text !== null && !draft?.configuration} onClick={text === null ? showYaml : showForm}>
-            {text === null ? "As YAML" : "As a form"}
-          </Button>
+      {/* What is typed while it is saved would be lost. */}
+      <fieldset className="whole" disabled={isFixed}>
+        <div className="card-head">
+          <h2>{before ? "Configuration" : "Its configuration"}</h2>
+          <div className="actions">
+            <Copy text={text ?? toYaml(withoutSecrets(fields, config), "")} label="Copy YAML" />
+            <Button aria-pressed={text !== null} disabled={text !== null && !draft?.configuration} onClick={text === null ? showYaml : showForm}>
+              {text === null ? "As YAML" : "As a form"}
+            </Button>
+          </div>
         </div>
-      </div>
-      {kind.note && <Alert kind="warning">{kind.name}: {kind.note}.</Alert>}
-      {text === null ? (
+        {kind.note && <Alert kind="warning">{kind.name}: {kind.note}.</Alert>}
+        {text === null ? (
+          <>
+            <p className="hint">Fields with * are needed. Secrets are encrypted in the server's database, and not shown again.</p>
+            <FormFields form={shared} fields={main} path={[]} />
+            {more.length > 0 && (
+              <details open={isMoreOpen || isFaultInMore} onToggle={(event) => setMoreOpen(event.currentTarget.open)}>
+                <summary>More settings ({more.length})</summary>
+                <FormFields form={shared} fields={more} path={[]} />
+              </details>
+            )}
+            {others.length > 0 && <Alert>There are fields that this form does not have: {others.join(", ")}. They stay as they are; see them as YAML.</Alert>}
+          </>
+        ) : (
+          <>
+            {before && <p className="hint">Secrets that were saved are not here: they stay as they are, unless you write others.</p>}
+            <Suspense fallback={<Loading what="the editor" />}>
+              <Yaml label="Configuration of the backend" text={text} onChange={changeText} marks={marks} isReadOnly={isFixed} />
+            </Suspense>
+            {draft?.problems.map((problem, at) => (
+              <Alert key={at} kind="warning" title="This is not YAML yet">
+                {problem.text}
+              </Alert>
+            ))}
+          </>
+        )}
+      </fieldset>
+      <Failure error={error} title={error instanceof ChangedMeanwhile ? "Not saved" : "It was not saved"} />
+      {unread !== null && (
         <>
-          <p className="hint">Fields with * are needed. Secrets are encrypted in the server's database, and not shown again.</p>
-          <FormFields form={shared} fields={main} path={[]} />
-          {more.length > 0 && (
-            <details open={isMoreOpen || isFaultInMore} onToggle={(event) => setMoreOpen(event.currentTarget.open)}>
-              <summary>More settings ({more.length})</summary>
-              <FormFields form={shared} fields={more} path={[]} />
-            </details>
-          )}
-          {others.length > 0 && <Alert>There are fields that this form does not have: {others.join(", ")}. They stay as they are; see them as YAML.</Alert>}
-        </>
-      ) : (
-        <>
-          {before && <p className="hint">Secrets that were saved are not here: they stay as they are, unless you write others.</p>}
-          <Suspense fallback={<Loading what="the editor" />}>
-            <Yaml label="Configuration of the backend" text={text} onChange={changeText} marks={marks} />
-          </Suspense>
-          {draft?.problems.map((problem, at) => (
-            <Alert key={at} kind="warning" title="This is not YAML yet">
-              {problem.text}
-            </Alert>
-          ))}
+          <Failure error={unread} title="It was saved, and could not be read again since" />
+          <p>
+            The form stands as it was sent, and can be changed once it is read. <Button busy={isBusy} onClick={() => void readAgain()}>Read again</Button>
+          </p>
         </>
       )}
-      <Failure error={error} title={error instanceof ChangedMeanwhile ? "Not saved" : "It was not saved"} />
       <p className="hint">
         Where the server's <code>config.yml</code> lists <code>backends</code> of the project {p}, it has those, and no others, after every start of the server: write this one there, too (<strong>Copy YAML</strong>, and its secrets), or it is removed then.
       </p>
       <div className="dialog-buttons">
         <span className="hint">Saving asks the cloud whether it takes the credentials.</span>
-        <Button type="submit" kind="primary" busy={isBusy} disabled={isBusy || now === null}>
+        <Button type="submit" kind="primary" busy={isBusy} disabled={isFixed || now === null}>
           Save
         </Button>
       </div>

@@ -2,10 +2,9 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { useEffect, useMemo, useState } from "react";
-import { post } from "../api/client";
+import { useEffect, useMemo, useRef, useState } from "react";
 import * as queries from "../api/queries";
-import { costs, costsFrom, cutRuns, type Group, type Grouping, GROUPINGS, type Range, type Slice, together } from "../logic/costs";
+import { costs, costsFrom, cutRuns, ended, type Group, type Grouping, GROUPINGS, type Range, type Slice, together } from "../logic/costs";
 import { fromSearch, type ListFilters, toSearch } from "../logic/filters";
 import { capitalised, count, money, price } from "../logic/format";
 import { exact } from "../logic/time";
@@ -37,17 +36,15 @@ export function CostsPage() {
   const filters = { ...(project !== undefined && { project }), ...(user !== undefined && { user }) };
   const [wanted, setWanted] = useState(STEP);
   const list = queries.useListing(queries.costsOf(filters));
-  const active = useQuery({
-    queryKey: ["runs", "costs", "active", filters],
-    queryFn: ({ signal }) => post("/api/runs/list", { body: { project_name: project ?? null, username: user ?? null, only_active: true, limit: 100, job_submissions_limit: queries.MOST_ATTEMPTS }, signal }),
-    refetchInterval: queries.LIVE_MS,
-  });
+  const active = useQuery(queries.activeCosts(filters));
+  const running = active.data;
   const { more, rows } = list;
   useEffect(() => {
     if (more && rows.length < wanted) more();
   }, [more, rows.length, wanted]);
   const now = useNow(NOW_MS);
-  const runs = useMemo(() => together(rows, active.data ?? []), [rows, active.data]);
+  const runs = useMemo(() => together(rows, running?.runs ?? [], running?.isWhole === true), [rows, running]);
+  useReadAgain(list.refetch, useMemo(() => (running?.isWhole ? ended(rows, running.runs) : []), [rows, running]));
   const shown = useMemo(() => costs(runs, range, grouping, now), [runs, range, grouping, now]);
   const isReading = list.isPending || (list.hasNextPage && rows.length < wanted && !list.again);
   const cut = cutRuns(runs, queries.MOST_ATTEMPTS);
@@ -87,6 +84,7 @@ export function CostsPage() {
           <Section title="What is counted">
             <p role="status">
               {isReading ? `Reading runs: ${rows.length.toLocaleString("en")} so far.` : `The newest ${count(rows.length, "run")}, also finished and deleted ones${runs.length > rows.length ? `, and ${count(runs.length - rows.length, "older run")} that run still` : ""}.`}{" "}
+              {running?.isWhole === false && `Of those that run now, the newest ${queries.MOST_ACTIVE.toLocaleString("en")} are kept current; others are counted as they were read. `}
               {!isReading && (list.hasNextPage ? "Older ones are not loaded, and not counted." : "These are all that you may see.")}{" "}
               {!isReading && more && <Button onClick={() => setWanted(rows.length + STEP)}>Read on</Button>}
             </p>
@@ -101,6 +99,17 @@ export function CostsPage() {
       <ReadAgain again={list.again} />
     </>
   );
+}
+
+/** Reads what is loaded again when runs of it have ended meanwhile: only its head is kept current. For each run once, lest it goes on for ever. */
+function useReadAgain(read: () => unknown, ids: string[]): void {
+  const asked = useRef(new Set<string>());
+  useEffect(() => {
+    const fresh = ids.filter((id) => !asked.current.has(id));
+    if (fresh.length === 0) return;
+    for (const id of fresh) asked.current.add(id);
+    read();
+  }, [ids, read]);
 }
 
 function columns(grouping: Grouping, total: number): Column<Group>[] {

@@ -1,13 +1,13 @@
 /** Small parts that all pages are made of. */
 
 import { Link, type LinkProps } from "@tanstack/react-router";
-import { type ButtonHTMLAttributes, type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ButtonHTMLAttributes, type ReactNode, type Ref, useEffect, useId, useRef, useState } from "react";
 import { ApiError, ServerLost, TryLater } from "../api/client";
 import { capitalised } from "../logic/format";
 import { toneOf } from "../logic/status";
 import { ago, exactInZone } from "../logic/time";
 
-type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { kind?: "primary" | "danger" | "plain"; busy?: boolean };
+type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { ref?: Ref<HTMLButtonElement>; kind?: "primary" | "danger" | "plain"; busy?: boolean };
 
 export function Button({ kind, busy, children, className = "", disabled, ...rest }: ButtonProps) {
   return (

@@ -1,7 +1,7 @@
 /** The fields of a form that is made from a schema. */
 
-import { type ReactNode, useId, useState } from "react";
-import { type Config, fieldsOf, keptSecret, type Path, pathKey, valueAt, withValue } from "../logic/config";
+import { type ReactNode, useId, useRef, useState } from "react";
+import { type Config, fieldsOf, isWithheld, keptSecret, type Path, pathKey, valueAt, withValue } from "../logic/config";
 import { type Field as FieldSpec, labelOf, type Shape, type Variant } from "../logic/fields";
 import { words } from "../logic/format";
 import { Button } from "./basic";
@@ -9,7 +9,8 @@ import { Button } from "./basic";
 /** What all fields of a form share. */
 export interface Form {
   config: Config;
-  change: (config: Config) => void;
+  /** With a function where it may have changed since it was shown. */
+  change: (config: Config | ((now: Config) => Config)) => void;
   /** What was saved, with its secrets. */
   before: Config | undefined;
   /** What is wrong, by the path of the field. */
@@ -146,13 +147,19 @@ function Variants({ form, shape, path, label }: { form: Form; shape: OfShape<"va
   const chosen = valueAt(value, ["type"]);
   const about = shape.variants.find((variant) => variant.name === chosen)?.about;
   const name = useId();
+  /** What each kind said when another was chosen. */
+  const left = useRef(new Map<unknown, unknown>());
+  const choose = (variant: Variant) => {
+    left.current.set(chosen, value);
+    form.change(withValue(form.config, path, left.current.get(variant.name) ?? { type: variant.name }));
+  };
   return (
     <>
       {shape.variants.length > 1 && (
         <div className="choices" role="radiogroup" aria-label={`Kind of ${label.toLowerCase()}`}>
           {shape.variants.map((variant) => (
             <label key={variant.name} className="toggle">
-              <input type="radio" name={name} checked={variant.name === chosen} onChange={() => form.change(withValue(form.config, path, { type: variant.name }))} />
+              <input type="radio" name={name} checked={variant.name === chosen} onChange={() => choose(variant)} />
               <span>{kindName(variant)}</span>
             </label>
           ))}
@@ -168,32 +175,40 @@ function Variants({ form, shape, path, label }: { form: Form; shape: OfShape<"va
 function List({ form, shape, path, label }: { form: Form; shape: OfShape<"list">; path: Path; label: string }) {
   const value = valueAt(form.config, path);
   const one = singular(label);
+  const id = useId();
+  const add = useRef<HTMLButtonElement>(null);
   if (value !== undefined && !Array.isArray(value)) return <p className="field-error">This is no list: edit it as YAML.</p>;
   const items = (value ?? []) as unknown[];
   const put = (next: unknown[]) => form.change(withValue(form.config, path, next.length === 0 ? undefined : next));
   const { item } = shape;
+  const removeAt = (at: number) => {
+    put(items.filter((_, other) => other !== at));
+    // The button that was pressed may be gone.
+    add.current?.focus();
+  };
   const isSimple = SIMPLE.includes(item.kind);
   return (
     <>
       {items.map((each, at) => {
         const own = [...path, at];
-        const remove = <Button kind="plain" aria-label={`Remove ${one} ${at + 1}`} onClick={() => put(items.filter((_, other) => other !== at))}>Remove</Button>;
+        const remove = <Button kind="plain" aria-label={`Remove ${one} ${at + 1}`} onClick={() => removeAt(at)}>Remove</Button>;
         if (isSimple) {
           const error = form.errors.get(pathKey(own));
           return (
             <div key={at} className="item">
-              <Input form={form} shape={item} path={own} isRequired aria-label={`${one} ${at + 1}`} data-path={pathKey(own)} {...(error && { "aria-invalid": true as const })} />
+              <Input form={form} shape={item} path={own} isRequired aria-label={`${one} ${at + 1}`} data-path={pathKey(own)} {...faulty(error, `${id}-${at}`)} />
               {remove}
-              {error && <p className="field-error">{error}</p>}
+              {error && <p id={`${id}-${at}`} className="field-error">{error}</p>}
             </div>
           );
         }
+        const error = form.errors.get(pathKey(own));
         return (
-          <fieldset key={at} className="part" data-path={pathKey(own)}>
+          <fieldset key={at} className="part" data-path={pathKey(own)} aria-describedby={error && `${id}-${at}`}>
             <legend>
               {one} {at + 1}
             </legend>
-            {form.errors.has(pathKey(own)) && <p className="field-error">{form.errors.get(pathKey(own))}</p>}
+            {error && <p id={`${id}-${at}`} className="field-error">{error}</p>}
             {item.kind === "group" && item.short !== null && typeof each === "string" ? (
               <FormFields form={{ ...form, config: withValue(form.config, own, { [item.short]: each }) }} fields={item.fields} path={own} />
             ) : (
@@ -203,11 +218,16 @@ function List({ form, shape, path, label }: { form: Form; shape: OfShape<"list">
           </fieldset>
         );
       })}
-      <Button aria-label={`Add ${one.toLowerCase()}`} onClick={() => put([...items, isSimple ? firstOf(item) : {}])}>
+      <Button ref={add} aria-label={`Add ${one.toLowerCase()}`} onClick={() => put([...items, isSimple ? firstOf(item) : {}])}>
         Add
       </Button>
     </>
   );
+}
+
+/** What a field has that something is wrong with, which is said there. */
+function faulty(error: string | undefined, saidAt: string) {
+  return error ? { "aria-invalid": true as const, "aria-describedby": saidAt } : {};
 }
 
 /** What a new item of a list begins with. */
@@ -223,8 +243,14 @@ function singular(label: string): string {
 function Pairs({ form, path, label }: { form: Form; path: Path; label: string }) {
   const value = valueAt(form.config, path);
   const [name, setName] = useState("");
+  const id = useId();
+  const place = useRef<HTMLInputElement>(null);
   if (value !== undefined && (typeof value !== "object" || Array.isArray(value))) return <p className="field-error">These are no names with values: edit them as YAML.</p>;
   const pairs = Object.entries((value ?? {}) as Record<string, unknown>);
+  const remove = (own: Path) => {
+    form.change(withValue(form.config, own, undefined));
+    place.current?.focus();
+  };
   const add = () => {
     if (name.trim() === "") return;
     form.change(withValue(form.config, [...path, name.trim()], ""));
@@ -232,22 +258,23 @@ function Pairs({ form, path, label }: { form: Form; path: Path; label: string })
   };
   return (
     <>
-      {pairs.map(([key, each]) => {
+      {pairs.map(([key, each], at) => {
         const own = [...path, key];
         const error = form.errors.get(pathKey(own));
         return (
           <div key={key} className="item">
             <code>{key}</code>
-            <input aria-label={`${label} of ${key}`} data-path={pathKey(own)} value={String(each ?? "")} autoComplete="off" onChange={(event) => form.change(withValue(form.config, own, event.target.value))} {...(error && { "aria-invalid": true as const })} />
-            <Button kind="plain" aria-label={`Remove ${key}`} onClick={() => form.change(withValue(form.config, own, undefined))}>
+            <input aria-label={`${label} of ${key}`} data-path={pathKey(own)} value={String(each ?? "")} autoComplete="off" onChange={(event) => form.change(withValue(form.config, own, event.target.value))} {...faulty(error, `${id}-${at}`)} />
+            <Button kind="plain" aria-label={`Remove ${key}`} onClick={() => remove(own)}>
               Remove
             </Button>
-            {error && <p className="field-error">{error}</p>}
+            {error && <p id={`${id}-${at}`} className="field-error">{error}</p>}
           </div>
         );
       })}
       <div className="item">
         <input
+          ref={place}
           aria-label={`Name for ${label}`}
           placeholder="Name"
           value={name}
@@ -279,43 +306,65 @@ function Input({ form, shape, path, isRequired, ...props }: Inputs) {
       return <SecretInput form={form} isLong={shape.isLong} path={path} isRequired={isRequired} set={set} {...props} />;
     case "yes or no":
       return (
-        <select {...props} value={value === undefined ? "" : String(value)} onChange={(event) => set(event.target.value === "" ? undefined : event.target.value === "true")}>
+        <select {...props} value={shownAs(value)} onChange={(event) => set(event.target.value === "" ? undefined : event.target.value === "true")}>
           <option value="">Not set</option>
           <option value="true">Yes</option>
           <option value="false">No</option>
+          <Unknown value={value} known={["true", "false"]} />
         </select>
       );
     case "choice":
       return (
-        <select {...props} value={String(value ?? "")} onChange={(event) => set(event.target.value)}>
+        <select {...props} value={shownAs(value)} onChange={(event) => set(event.target.value)}>
           {!isItem && <option value="">Not set</option>}
           {shape.values.map((each) => (
             <option key={each}>{each}</option>
           ))}
+          <Unknown value={value} known={shape.values} />
         </select>
       );
     case "number":
       return <input {...props} inputMode="numeric" value={String(value ?? "")} autoComplete="off" onChange={(event) => set(/^\d+$/.test(event.target.value) ? Number(event.target.value) : event.target.value)} />;
     default:
-      return <input {...props} value={typeof value === "object" ? JSON.stringify(value) : String(value ?? "")} autoComplete="off" spellCheck={false} onChange={(event) => set(event.target.value)} />;
+      return <input {...props} value={shownAs(value)} autoComplete="off" spellCheck={false} onChange={(event) => set(event.target.value)} />;
   }
+}
+
+function shownAs(value: unknown): string {
+  return typeof value === "object" && value !== null ? JSON.stringify(value) : String(value ?? "");
+}
+
+/** What a choice is now, where it is none of those that are known: it is sent as it is. */
+function Unknown({ value, known }: { value: unknown; known: string[] }) {
+  const text = shownAs(value);
+  return text === "" || known.includes(text) ? null : <option value={text}>{text} (not known here)</option>;
 }
 
 /** A secret is typed, and never shown again. One that was saved stays while nothing is typed. */
 function SecretInput({ form, isLong, path, isRequired, set, ...props }: Omit<Inputs, "shape"> & { isLong: boolean; set: (value: unknown) => void }) {
   const value = valueAt(form.config, path);
   const isKept = keptSecret(form.before, form.config, path) !== undefined;
+  const isNotSent = isWithheld(form.before, form.config, path);
   const isTakenAway = value === null;
   const shown = {
     ...props,
     value: typeof value === "string" ? value : "",
-    placeholder: isKept ? "Saved, and stays as it is" : isTakenAway ? "Is taken away" : undefined,
+    placeholder: isKept ? "Saved, and stays as it is" : isNotSent ? "For the new address, type it again" : isTakenAway ? "Is taken away" : undefined,
     autoComplete: "new-password",
     spellCheck: false,
   };
   const name = labelOf(String(path.at(-1))).toLowerCase();
+  const [failed, setFailed] = useState<string | null>(null);
   const read = async (file: File | undefined) => {
-    if (file) set(await file.text());
+    setFailed(null);
+    if (!file) return;
+    try {
+      const text = await file.text();
+      // Something else may have been typed meanwhile.
+      form.change((now) => withValue(now, path, text));
+    } catch (error) {
+      setFailed(`${file.name} could not be read: ${error instanceof Error ? error.message : String(error)}`);
+    }
   };
   return (
     <>
@@ -325,14 +374,11 @@ function SecretInput({ form, isLong, path, isRequired, set, ...props }: Omit<Inp
           <span className="hint">From a file of this machine:</span> <input type="file" aria-label={`File with ${name}`} onChange={(event) => void read(event.target.files?.[0])} />
         </label>
       )}
-      {!isRequired && isKept && (
-        <Button kind="plain" className="take-away" onClick={() => set(null)}>
-          Take away the saved {name}
-        </Button>
-      )}
-      {isTakenAway && (
-        <Button kind="plain" className="take-away" onClick={() => set(undefined)}>
-          Keep the saved {name}
+      {failed !== null && <p role="alert" className="field-error">{failed}</p>}
+      {/* One button for both: it keeps the focus. */}
+      {(isTakenAway || (!isRequired && (isKept || isNotSent))) && (
+        <Button kind="plain" className="take-away" onClick={() => set(isTakenAway ? undefined : null)}>
+          {isTakenAway ? "Keep" : "Take away"} the saved {name}
         </Button>
       )}
     </>

@@ -1,12 +1,12 @@
 /** What somebody sees who has no runs yet: three steps to a first one. */
 
-import { useQuery } from "@tanstack/react-query";
+import { useQueries, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { post } from "../api/client";
 import * as queries from "../api/queries";
 import type { Project, User } from "../api/types";
-import { firstSteps, type Place, type State } from "../logic/first-steps";
+import { firstSteps, type Place, projectsToAsk, projectToStart, type State } from "../logic/first-steps";
 import { count } from "../logic/format";
 import { hasDraft, tabStorage } from "../logic/kept-draft";
 import { rightsIn } from "../logic/rights";
@@ -20,6 +20,8 @@ const EXAMPLES = [
 const STATES: Record<State, string> = { done: "Done", next: "Next", later: "Later" };
 /** So many places are named. */
 const MOST_PLACES = 5;
+/** Of so many projects it is asked which backends they have. */
+const MOST_ASKED = 20;
 
 export function FirstSteps() {
   const me = useQuery(queries.me());
@@ -28,7 +30,7 @@ export function FirstSteps() {
   if (!me.data || !projects.data) return error ? <Failure error={error} /> : <Loading what="what there is" />;
   // The oldest is listed last.
   const project = projects.data.at(-1);
-  return project ? <Steps me={me.data} project={project} /> : <NoProject me={me.data} />;
+  return project ? <Steps me={me.data} project={project} own={projects.data.map((each) => each.project_name)} /> : <NoProject me={me.data} />;
 }
 
 function NoProject({ me }: { me: User }) {
@@ -53,7 +55,7 @@ function NoProject({ me }: { me: User }) {
   );
 }
 
-function Steps({ me, project }: { me: User; project: Project }) {
+function Steps({ me, project, own }: { me: User; project: Project; own: string[] }) {
   const p = project.project_name;
   const fleets = useQuery({
     queryKey: ["fleets", "first steps"],
@@ -61,12 +63,17 @@ function Steps({ me, project }: { me: User; project: Project }) {
     refetchInterval: queries.LIVE_MS,
   });
   const details = useQuery(queries.project(p));
-  if (!fleets.data) return fleets.error ? <Failure error={fleets.error} /> : <Loading what="what there is to run on" />;
-  const { places, states } = firstSteps(fleets.data, hasDraft(tabStorage(), me.id));
+  const asked = projectsToAsk(fleets.data ?? []).filter((name) => own.includes(name)).slice(0, MOST_ASKED);
+  const others = useQueries({ queries: asked.map((name) => queries.project(name)) });
+  const known = new Map(others.flatMap(({ data }) => (data ? [[data.project_name, data.backends.map((backend) => String(backend.name))] as const] : [])));
+  // Steps that are not known yet would change under the reader.
+  const isUnknown = others.some((each) => each.isPending);
+  if (!fleets.data || isUnknown) return fleets.error ? <Failure error={fleets.error} /> : <Loading what="what there is to run on" />;
+  const { places, states } = firstSteps(fleets.data, hasDraft(tabStorage(), me.id), (name) => known.get(name));
   const [where, what, watch] = states;
   const rights = details.data && rightsIn(details.data, me);
   const backends = details.data?.backends ?? [];
-  const search = { project_name: places.find((place) => place.project === p)?.project ?? places[0]?.project ?? p };
+  const search = { project_name: projectToStart(places, own, p) };
   return (
     <section className="card first-steps" aria-labelledby="first-steps">
       <h2 id="first-steps">Three steps to a first run</h2>

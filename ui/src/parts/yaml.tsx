@@ -9,7 +9,7 @@ import { yaml } from "@codemirror/lang-yaml";
 import { bracketMatching, HighlightStyle, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { type Diagnostic, setDiagnostics } from "@codemirror/lint";
 import { searchKeymap } from "@codemirror/search";
-import { EditorState } from "@codemirror/state";
+import { Compartment, EditorState } from "@codemirror/state";
 import { EditorView, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { useEffect, useRef } from "react";
@@ -29,6 +29,7 @@ interface Props {
   /** What may stand in it. */
   schema?: Schema | undefined;
   marks?: Mark[];
+  isReadOnly?: boolean;
 }
 
 const COLOURS = HighlightStyle.define([
@@ -50,14 +51,17 @@ const LOOK = EditorView.theme({
   ".cm-tooltip": { color: "var(--text)", backgroundColor: "var(--surface)", border: "1px solid var(--border)" },
   ".cm-tooltip-autocomplete ul li[aria-selected]": { color: "var(--on-accent)", backgroundColor: "var(--accent)" },
   ".cm-completionDetail": { color: "inherit", opacity: "0.85", fontStyle: "normal", marginLeft: "1em" },
+  // Its own wave is a picture in the style sheet, which the content policy stops.
+  ".cm-lintRange-error": { backgroundImage: "none", textDecoration: "underline wavy var(--bad)" },
   ".cm-panels": { color: "var(--text)", backgroundColor: "var(--sunken)" },
 });
 
-export default function Yaml({ text, label, onChange, schema, marks }: Props) {
+export default function Yaml({ text, label, onChange, schema, marks, isReadOnly = false }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView>(null);
   const change = useRef(onChange);
   const known = useRef(schema);
+  const writing = useRef(new Compartment());
   change.current = onChange;
   known.current = schema;
 
@@ -87,6 +91,7 @@ export default function Yaml({ text, label, onChange, schema, marks }: Props) {
           EditorView.updateListener.of((update) => {
             if (update.docChanged) change.current(update.state.doc.toString());
           }),
+          writing.current.of(EditorState.readOnly.of(isReadOnly)),
           LOOK,
         ],
       }),
@@ -106,6 +111,10 @@ export default function Yaml({ text, label, onChange, schema, marks }: Props) {
     const found: Diagnostic[] = marks.map((mark) => ({ from: Math.min(mark.from, end), to: Math.min(mark.to, end), severity: "error", message: mark.text }));
     editor.dispatch(setDiagnostics(editor.state, found));
   }, [marks]);
+
+  useEffect(() => {
+    view.current?.dispatch({ effects: writing.current.reconfigure(EditorState.readOnly.of(isReadOnly)) });
+  }, [isReadOnly]);
   return <div className="editor" ref={place} />;
 }
 
