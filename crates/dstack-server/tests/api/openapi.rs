@@ -33,6 +33,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("also has .url", "of another server"),
     ("also has .project", "of another server"),
     ("also has .backends", "of another server"),
+    ("also has .gateway_image", "of gateways on Kubernetes"),
     ("has .explain", "only ours explains plans"),
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),
