@@ -42,6 +42,19 @@ fn placement_group(builder: &Builder, fleet: &FleetRow) -> PlacementGroupRow {
     PlacementGroupRow::submitted(id, fleet, configuration, "p5".to_owned(), NOW)
 }
 
+fn backend(project: ProjectId, kind: &str) -> BackendRow {
+    BackendRow {
+        id: "b".to_owned(),
+        project_id: project,
+        kind: kind.to_owned(),
+        created_at: NOW,
+        config: "{}".to_owned(),
+        auth: "{}".to_owned(),
+        source_config: None,
+        source_auth: None,
+    }
+}
+
 async fn write(store: &dyn EngineStore, puts: Vec<Put>) -> dstack_store::Result<()> {
     store.commit(Commit::unchecked(puts, Vec::new())).await
 }
@@ -174,16 +187,7 @@ async fn in_use(database: Database, builder: &Builder) {
         changes.directory(change);
         store.commit(changes.into_commit())
     };
-    let backend = BackendRow {
-        id: "b".to_owned(),
-        project_id: project,
-        kind: kind.clone(),
-        created_at: NOW,
-        config: "{}".to_owned(),
-        auth: "{}".to_owned(),
-        source_config: None,
-        source_auth: None,
-    };
+    let backend = backend(project, &kind);
     change(Change::InsertBackend(backend)).await.unwrap();
     let delete = Change::DeleteBackend {
         project,
@@ -242,16 +246,7 @@ async fn in_use_by_a_load_balancer(database: Database, builder: &Builder) {
         edit(&mut changes);
         store.commit(changes.into_commit())
     };
-    let backend = BackendRow {
-        id: "b".to_owned(),
-        project_id: project,
-        kind: kind.clone(),
-        created_at: NOW,
-        config: "{}".to_owned(),
-        auth: "{}".to_owned(),
-        source_config: None,
-        source_auth: None,
-    };
+    let backend = backend(project, &kind);
     let configuration = json!({"type": "gateway", "name": "gate", "backend": "aws", "region": "eu",
         "load_balancer": {"type": "alb"}, "certificate": null});
     let gateway = NewGateway {

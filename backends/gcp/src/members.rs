@@ -25,7 +25,7 @@ const DRAINS_INTERVAL: Duration = Duration::from_secs(10);
 /// An instance of a group.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Member {
-    /// Its link.
+    /// By its link: `https://…/zones/Z/instances/NAME`.
     #[serde(default)]
     instance: String,
 }

@@ -77,19 +77,17 @@ impl Lifecycle<Container> for Kubernetes {
         };
         let made = known.place.as_ref().map(|place| place.instance_id.clone());
         let name = made.clone().unwrap_or_else(|| known.marks.name(POD_NAME_LENGTH));
-        let mut whole = Removal::Gone;
-        for (piece, kind, suffix, uid) in [
-            ("service", Kind::Service, SERVICE_SUFFIX, None),
-            ("pod", Kind::Pod, "", data.uid),
-            ("registry secret", Kind::Secret, SECRET_SUFFIX, None),
-        ] {
-            let full = format!("{name}{suffix}");
-            let placed = made.as_ref().map(|_| Piece::long_ago(full.clone(), uid));
-            let removal = pieces.remove(piece, kind, &full, placed).await?;
-            if let Removal::Underway { .. } = removal {
-                whole = removal;
-            }
-        }
+        let all = [
+            ("service", Kind::Service, format!("{name}{SERVICE_SUFFIX}"), None),
+            ("pod", Kind::Pod, name.clone(), data.uid),
+            (
+                "registry secret",
+                Kind::Secret,
+                format!("{name}{SECRET_SUFFIX}"),
+                None,
+            ),
+        ];
+        let mut whole = pieces.remove_all(all, made.is_some()).await?;
         if whole == Removal::Gone {
             whole = jump::remove_with_last(&pieces).await?;
         }

@@ -85,18 +85,11 @@ impl Lifecycle<GatewayMachine> for Kubernetes {
         };
         let made = known.place.as_ref().map(|place| place.instance_id.clone());
         let name = made.clone().unwrap_or_else(|| known.marks.name(POD_NAME_LENGTH));
-        let mut whole = Removal::Gone;
-        for (piece, kind, full, uid) in [
+        let all = [
             (SERVICE, Kind::Service, service_name(&name), None),
             (POD, Kind::Pod, name, data.uid),
-        ] {
-            let placed = made.as_ref().map(|_| Piece::long_ago(full.clone(), uid));
-            let removal = pieces.remove(piece, kind, &full, placed).await?;
-            if let Removal::Underway { .. } = removal {
-                whole = removal;
-            }
-        }
-        match whole {
+        ];
+        match pieces.remove_all(all, made.is_some()).await? {
             Removal::Gone => forget_home(call).await,
             underway => Ok(underway),
         }

@@ -103,6 +103,24 @@ impl Pieces<'_, '_> {
         self.call.unmake(piece, known, VISIBLE_WITHIN, find, delete).await
     }
 
+    /// Removes pieces in this order: by what each is noted, its kind, its name, and of which uid it is, if that is known. `is_placed`: they
+    /// are known to have been made, whatever is noted.
+    pub(crate) async fn remove_all<const COUNT: usize>(
+        &self,
+        all: [(&str, Kind, String, Option<String>); COUNT],
+        is_placed: bool,
+    ) -> Result<Removal, ComputeError> {
+        let mut whole = Removal::Gone;
+        for (piece, kind, name, uid) in all {
+            let known = is_placed.then(|| Piece::long_ago(name.clone(), uid));
+            let removal = self.remove(piece, kind, &name, known).await?;
+            if let Removal::Underway { .. } = removal {
+                whole = removal;
+            }
+        }
+        Ok(whole)
+    }
+
     /// What an earlier call has made.
     pub(crate) async fn find(&self, kind: Kind, name: &str) -> Result<Option<Piece>, ComputeError> {
         let found: Option<Object> = self.cluster.get(kind, name).await?;

@@ -17,7 +17,7 @@ pub enum LoadBalancer {}
 
 impl Resource for LoadBalancer {
     type Want = LoadBalancerRequest;
-    /// Region.
+    /// The region in which it is, as the backend names it.
     type Site = String;
     type Place = GatewayLoadBalancerData;
 }

@@ -83,13 +83,13 @@ string_enum! {
         Gpu = "gpu",
         /// Its CPUs, and their architecture.
         Cpu = "cpu",
-        /// Its memory.
+        /// How much memory it has.
         Memory = "memory",
-        /// Its disk.
+        /// How large its disk is.
         Disk = "disk",
         /// Whether it is a spot instance.
         Spot = "spot",
-        /// Its price.
+        /// What it costs, in dollars an hour.
         Price = "price",
         /// Whether it can be had now.
         Availability = "availability",

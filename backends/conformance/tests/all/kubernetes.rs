@@ -380,17 +380,7 @@ async fn a_cluster_that_is_away_hides_no_other() {
         "team",
         &json!(["alpha", "beta"]),
     );
-    let data = cloud.config["kubeconfig"]["data"].as_str().unwrap();
-    let data = data
-        .replace(
-            "name: beta\n  context: {cluster: c",
-            "name: beta\n  context: {cluster: d",
-        )
-        .replace(
-            "users:\n",
-            "- name: d\n  cluster: {server: 'https://192.0.2.2:6443'}\nusers:\n",
-        );
-    cloud.config["kubeconfig"]["data"] = data.into();
+    move_beta(&mut cloud);
     let here = container_in(&cloud, "alpha").await;
     let there = container_in(&cloud, "beta").await;
     checks::a_place_away(&cloud, &[here, there], "192.0.2.2").await;
@@ -406,4 +396,19 @@ async fn many_lives_of_containers() {
 async fn many_lives_of_volumes() {
     let (cloud, subject) = one_volume().await;
     soak(&cloud, &subject).await;
+}
+
+/// The cluster of the context `beta` is at 192.0.2.2.
+pub(crate) fn move_beta(cloud: &mut Cloud) {
+    let data = cloud.config["kubeconfig"]["data"].as_str().unwrap();
+    let data = data
+        .replace(
+            "name: beta\n  context: {cluster: c",
+            "name: beta\n  context: {cluster: d",
+        )
+        .replace(
+            "users:\n",
+            "- name: d\n  cluster: {server: 'https://192.0.2.2:6443'}\nusers:\n",
+        );
+    cloud.config["kubeconfig"]["data"] = data.into();
 }

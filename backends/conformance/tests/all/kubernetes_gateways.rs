@@ -9,7 +9,7 @@ use dstack_emulator_kubernetes::{Balancers, Kubernetes};
 use dstack_model::gateways::GatewayReplicaProvisioningData;
 use serde_json::{Value, json};
 
-use crate::kubernetes::{cloud, cluster, emulator, node, nodes};
+use crate::kubernetes::{cloud, cluster, emulator, move_beta, node, nodes};
 
 const REGION: &str = "alpha";
 
@@ -238,17 +238,7 @@ async fn one_of_dstack_0_22_5_is_removed() {
 async fn a_cluster_that_is_away_hides_no_other() {
     let emulator: Arc<Kubernetes> = emulator(nodes(), Duration::ZERO);
     let mut cloud = cloud(&emulator, "team", &json!([REGION, "beta"]));
-    let data = cloud.config["kubeconfig"]["data"].as_str().unwrap();
-    let data = data
-        .replace(
-            "name: beta\n  context: {cluster: c",
-            "name: beta\n  context: {cluster: d",
-        )
-        .replace(
-            "users:\n",
-            "- name: d\n  cluster: {server: 'https://192.0.2.2:6443'}\nusers:\n",
-        );
-    cloud.config["kubeconfig"]["data"] = data.into();
+    move_beta(&mut cloud);
     let (here, there) = (gateway(&cloud, REGION), gateway(&cloud, "beta"));
     checks::a_place_away(&cloud, &[here, there], "192.0.2.2").await;
 }

@@ -1,11 +1,14 @@
 //! What a cloud makes step by step, as the operation of its making tells of it. When it comes to nothing, or is not wanted any
 //! more, all that was noted is removed: nothing is made twice, and nothing is forgotten.
 
-use dstack_compute::{Call, Known, Lifecycle, Removal, Resource, Step as Progress};
+use std::sync::Arc;
+
+use dstack_compute::{Backend, Call, ComputeError, Known, Lifecycle, Removal, Resource, Step as Progress};
 use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_store::rows::{OperationRow, OperationState};
+use dstack_system::chain;
 use dstack_units::ProjectId;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +17,7 @@ use super::clouds::{OperationJournal, done, keep, keep_changed, not_yet, refused
 use super::{Step, note_error};
 use crate::Result;
 use crate::context::Context;
+use crate::inputs::InputsError;
 
 /// How far the making of something is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Decode)]
@@ -105,6 +109,67 @@ pub(super) async fn unreadable(ctx: &Context, operation: OperationRow) -> Result
     let error = "what was to be made is stored in a form that this version cannot read: start the version that made it";
     note_error(ctx, operation, error.to_owned()).await?;
     Ok(Step::Again)
+}
+
+/// What is made for a row as long as that wants it.
+pub(super) struct Making<R: Resource> {
+    /// What it is, for people, such as `a gateway`.
+    pub(super) what: &'static str,
+    /// The project and the type of its backend that makes it.
+    pub(super) account: (ProjectId, BackendType),
+    /// Whether the row still wants it: otherwise what was made of it is removed.
+    pub(super) is_wanted: bool,
+    /// What is known of it, for its removal.
+    pub(super) known: Known<R>,
+    /// What of the backend makes such things.
+    pub(super) lifecycle_of: fn(&dyn Backend) -> Option<&dyn Lifecycle<R>>,
+}
+
+/// Takes the making a step further. The backend and what is asked for are looked up only once they are needed.
+pub(super) async fn make<R: Resource>(
+    ctx: &Context,
+    operation: OperationRow,
+    making: Making<R>,
+    cloud: impl Future<Output = Result<Arc<dyn Backend>, ComputeError>> + Send,
+    request: impl Future<Output = Result<R::Want, InputsError>> + Send,
+) -> Result<Step>
+where
+    R::Place: Serialize,
+{
+    let Some(begun) = Creation::read(&operation) else {
+        return unreadable(ctx, operation).await;
+    };
+    let not_wanted = || "not wanted any more".to_owned();
+    let failure = begun.failure.clone();
+    let failure = failure.or_else(|| (!making.is_wanted).then(not_wanted));
+    let is_begun = begun.pieces.is_some();
+    if let Some(failure) = &failure
+        && !is_begun
+    {
+        return refused(ctx, operation, failure.clone()).await;
+    }
+    let cloud = match cloud.await {
+        Ok(cloud) => cloud,
+        // Nothing was asked.
+        Err(error) if !is_begun && !error.is_transient() => {
+            return refused(ctx, operation, error.details()).await;
+        }
+        Err(error) => return not_yet(ctx, operation, &error).await,
+    };
+    let Some(lifecycle) = (making.lifecycle_of)(cloud.as_ref()) else {
+        return not_yet(ctx, operation, &ComputeError::Unsupported(making.what)).await;
+    };
+    if let Some(failure) = failure {
+        return clear(ctx, operation, begun, lifecycle, &making.known, failure).await;
+    }
+    match request.await {
+        Ok(request) => ensure(ctx, operation, begun, making.account, lifecycle, &request).await,
+        Err(InputsError::Transient(error)) => {
+            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
+            not_yet(ctx, operation, &error).await
+        }
+        Err(InputsError::Refused(error)) => fail(ctx, operation, begun, error).await,
+    }
 }
 
 /// Has the backend make the next piece; nothing is made once the backend is deleted.

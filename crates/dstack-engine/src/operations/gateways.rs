@@ -13,12 +13,11 @@ use dstack_plan::lifecycle::instance::RELEASE_TIMEOUT;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{AgentAddress, OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, GatewayReplicaSnapshot, InstanceSnapshot};
-use dstack_system::chain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::clouds::{backend, done, in_time as cloud_in_time, keep, not_yet, refused, remove};
-use super::creation::{self, Creation};
+use super::clouds::{backend, done, in_time as cloud_in_time, keep, refused, remove};
+use super::creation::{self, Making};
 use super::hosts::{self, STEP_LIMIT, failed, in_time, ready_host};
 use super::{Step, Subject, last_of, progress, record};
 use crate::Result;
@@ -311,47 +310,24 @@ fn machine_reach(
 }
 
 async fn create(ctx: &Context, snapshot: &GatewayReplicaSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(begun) = Creation::read(&operation) else {
-        return creation::unreadable(ctx, operation).await;
+    let making = Making {
+        what: "a gateway",
+        account: (
+            snapshot.replica.project_id,
+            snapshot.gateway.configuration.backend,
+        ),
+        is_wanted: snapshot.replica.is_active(),
+        known: known(ctx, snapshot),
+        lifecycle_of: gateways_of,
     };
-    let not_wanted = || "not wanted any more".to_owned();
-    let is_wanted = snapshot.replica.is_active();
-    let failure = begun.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
-    let is_begun = begun.pieces.is_some();
-    if let Some(failure) = &failure
-        && !is_begun
-    {
-        return refused(ctx, operation, failure.clone()).await;
-    }
-    let cloud = match cloud_of(ctx, snapshot).await {
-        Ok(cloud) => cloud,
-        // Nothing was asked.
-        Err(error) if !is_begun && !error.is_transient() => {
-            return refused(ctx, operation, error.details()).await;
-        }
-        Err(error) => return not_yet(ctx, operation, &error).await,
-    };
-    let Some(gateways) = cloud.gateways() else {
-        return not_yet(ctx, operation, &ComputeError::Unsupported("a gateway")).await;
-    };
-    if let Some(failure) = failure {
-        let known = known(ctx, snapshot);
-        return creation::clear(ctx, operation, begun, gateways, &known, failure).await;
-    }
-    match request(ctx, snapshot).await {
-        Ok(request) => {
-            let account = (
-                snapshot.replica.project_id,
-                snapshot.gateway.configuration.backend,
-            );
-            creation::ensure(ctx, operation, begun, account, gateways, &request).await
-        }
-        Err(InputsError::Transient(error)) => {
-            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
-            not_yet(ctx, operation, &error).await
-        }
-        Err(InputsError::Refused(error)) => creation::fail(ctx, operation, begun, error).await,
-    }
+    creation::make(
+        ctx,
+        operation,
+        making,
+        cloud_of(ctx, snapshot),
+        request(ctx, snapshot),
+    )
+    .await
 }
 
 async fn delete(ctx: &Context, snapshot: &GatewayReplicaSnapshot, operation: OperationRow) -> Result<Step> {

@@ -11,11 +11,10 @@ use dstack_model::gateways::{
 };
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::{EntityRef, GatewaySnapshot};
-use dstack_system::chain;
 use serde_json::json;
 
 use super::clouds::{backend, done, in_time, not_yet, refused, remove};
-use super::creation::{self, Creation};
+use super::creation::{self, Making};
 use super::{Step, Subject, last_of, note_error};
 use crate::Result;
 use crate::context::Context;
@@ -68,45 +67,22 @@ pub(crate) fn machines_set(operations: &[OperationRow]) -> Option<Vec<String>> {
 }
 
 async fn create(ctx: &Context, snapshot: &GatewaySnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(begun) = Creation::read(&operation) else {
-        return creation::unreadable(ctx, operation).await;
-    };
     let gateway = &snapshot.gateway;
-    let is_wanted = !gateway.to_be_deleted && gateway.status() != GatewayStatus::Failed;
-    let not_wanted = || "not wanted any more".to_owned();
-    let failure = begun.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
-    let is_begun = begun.pieces.is_some();
-    if let Some(failure) = &failure
-        && !is_begun
-    {
-        return refused(ctx, operation, failure.clone()).await;
-    }
-    let cloud = match cloud_of(ctx, snapshot).await {
-        Ok(cloud) => cloud,
-        // Nothing was asked.
-        Err(error) if !is_begun && !error.is_transient() => {
-            return refused(ctx, operation, error.details()).await;
-        }
-        Err(error) => return not_yet(ctx, operation, &error).await,
+    let making = Making {
+        what: "a load balancer",
+        account: (gateway.project_id, gateway.configuration.backend),
+        is_wanted: !gateway.to_be_deleted && gateway.status() != GatewayStatus::Failed,
+        known: known(ctx, snapshot),
+        lifecycle_of,
     };
-    let Some(lifecycle) = lifecycle_of(cloud.as_ref()) else {
-        return not_yet(ctx, operation, &ComputeError::Unsupported("a load balancer")).await;
-    };
-    if let Some(failure) = failure {
-        let known = known(ctx, snapshot);
-        return creation::clear(ctx, operation, begun, lifecycle, &known, failure).await;
-    }
-    match request(ctx, snapshot).await {
-        Ok(request) => {
-            let account = (gateway.project_id, gateway.configuration.backend);
-            creation::ensure(ctx, operation, begun, account, lifecycle, &request).await
-        }
-        Err(InputsError::Transient(error)) => {
-            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
-            not_yet(ctx, operation, &error).await
-        }
-        Err(InputsError::Refused(error)) => creation::fail(ctx, operation, begun, error).await,
-    }
+    creation::make(
+        ctx,
+        operation,
+        making,
+        cloud_of(ctx, snapshot),
+        request(ctx, snapshot),
+    )
+    .await
 }
 
 /// Tells the load balancer of the machines that serve now.

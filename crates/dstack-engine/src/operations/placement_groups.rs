@@ -17,11 +17,10 @@ use dstack_plan::lifecycle::placement_group::PlacementGroupStatus;
 use dstack_plan::placement_groups::{Choice, Group, are_needed, choose, is_there, suits};
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow, PlacementGroupRow};
 use dstack_store::{Changes, EventMaker, FleetSnapshot, InstanceSnapshot, PlacementGroupSnapshot};
-use dstack_system::chain;
 use dstack_units::PlacementGroupId;
 
-use super::clouds::{backend, not_yet, refused, remove};
-use super::creation::{self, Creation};
+use super::clouds::{backend, refused, remove};
+use super::creation::{self, Making};
 use super::{Step, Subject, last_of};
 use crate::Result;
 use crate::context::Context;
@@ -46,45 +45,15 @@ impl Subject for PlacementGroupSnapshot {
 }
 
 async fn create(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: OperationRow) -> Result<Step> {
-    let Some(begun) = Creation::read(&operation) else {
-        return creation::unreadable(ctx, operation).await;
+    let making = Making {
+        what: "a placement group",
+        account: (snapshot.group.project_id, snapshot.group.configuration.backend),
+        is_wanted: snapshot.group.status().is_wanted(),
+        known: known(ctx, snapshot),
+        lifecycle_of: placements_of,
     };
-    let is_wanted = snapshot.group.status().is_wanted();
-    let not_wanted = || "not wanted any more".to_owned();
-    let failure = begun.failure.clone().or_else(|| (!is_wanted).then(not_wanted));
-    let is_begun = begun.pieces.is_some();
-    if let Some(failure) = &failure
-        && !is_begun
-    {
-        return refused(ctx, operation, failure.clone()).await;
-    }
-    let cloud = match cloud_of(ctx, &snapshot.group).await {
-        Ok(cloud) => cloud,
-        // Nothing was asked.
-        Err(error) if !is_begun && !error.is_transient() => {
-            return refused(ctx, operation, error.details()).await;
-        }
-        Err(error) => return not_yet(ctx, operation, &error).await,
-    };
-    let Some(placements) = cloud.placements() else {
-        let error = ComputeError::Unsupported("a placement group");
-        return not_yet(ctx, operation, &error).await;
-    };
-    if let Some(failure) = failure {
-        let known = known(ctx, snapshot);
-        return creation::clear(ctx, operation, begun, placements, &known, failure).await;
-    }
-    match request(ctx, snapshot).await {
-        Ok(request) => {
-            let account = (snapshot.group.project_id, snapshot.group.configuration.backend);
-            creation::ensure(ctx, operation, begun, account, placements, &request).await
-        }
-        Err(InputsError::Transient(error)) => {
-            let error = ComputeError::Unclear(chain(error.as_ref()).to_string());
-            not_yet(ctx, operation, &error).await
-        }
-        Err(InputsError::Refused(error)) => creation::fail(ctx, operation, begun, error).await,
-    }
+    let cloud = cloud_of(ctx, &snapshot.group);
+    creation::make(ctx, operation, making, cloud, request(ctx, snapshot)).await
 }
 
 async fn delete(ctx: &Context, snapshot: &PlacementGroupSnapshot, operation: OperationRow) -> Result<Step> {
