@@ -598,6 +598,19 @@ async fn a_gateway_whose_load_balancer_cannot_be_had_fails_with_the_reason() {
     is_gone(&world, id, MINUTE).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_deleted_while_its_load_balancer_is_made_leaves_nothing() {
+    let world = World::new(16, 1).await.unwrap();
+    let engine = world.start().await.unwrap();
+    world.clouds.never_finish_load_balancers();
+    let id = submitted(&world, &engine, &balanced(&json!({}))).await;
+    let begun = |world: &World| world.clouds.load_balancers().len() == 1;
+    world.until("it is being made", MINUTE, begun).await.unwrap();
+    deleted(&world, &engine, id).await;
+    is_gone(&world, id, 5 * MINUTE).await;
+    assert_eq!(invariants::nothing_left(&world), Vec::<String>::new());
+}
+
 /// It goes on with the machines that it has, says what is in the way, and has the others once that is mended.
 #[tokio::test(start_paused = true)]
 async fn a_load_balancer_that_refuses_machines_is_told_again_also_while_a_replica_is_missing() {

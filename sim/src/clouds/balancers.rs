@@ -40,6 +40,7 @@ pub(super) struct Balancers {
     pub(super) cut_off: Vec<String>,
     refuses: Option<String>,
     refuses_machines: bool,
+    is_never_ready: bool,
 }
 
 impl Balancers {
@@ -80,6 +81,11 @@ impl Clouds {
     /// No load balancer takes other machines, from now on or no longer.
     pub fn refuse_to_balance(&self, refuses: bool) {
         self.change(|state| state.balancers.refuses_machines = refuses);
+    }
+
+    /// What is made of a load balancer from now on is never finished.
+    pub fn never_finish_load_balancers(&self) {
+        self.change(|state| state.balancers.is_never_ready = true);
     }
 
     /// Makes another one at each call, as with machines.
@@ -129,6 +135,13 @@ impl Lifecycle<LoadBalancer> for Clouds {
         let gateway = GatewayId::from(want.marks.key);
         let (make, find) = (|| self.make_balancer(gateway), || self.find_balancer(gateway));
         call.make("load balancer", LISTED_WITHIN, make, find).await?;
+        if self.lock().balancers.is_never_ready {
+            return Ok(Step::Underway {
+                seen: None,
+                doing: "an address".to_owned(),
+                again: Duration::from_secs(5),
+            });
+        }
         Ok(Step::Ready(GatewayLoadBalancerData {
             hostname: format!("{gateway}.lb.example"),
             backend_data: "{}".to_owned(),
