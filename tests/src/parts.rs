@@ -49,6 +49,11 @@ pub fn catalog_server() -> Part<PathBuf> {
     binary("DSTACK_TEST_CATALOG_SERVER", "dstack-catalog-server")
 }
 
+/// The built server with simulated hosts: `DSTACK_TEST_SCALE_SERVER`, else beside the running program.
+pub fn scale_server() -> Part<PathBuf> {
+    binary("DSTACK_TEST_SCALE_SERVER", "dstack-scale-server")
+}
+
 /// The built `dstack-agent`: `DSTACK_TEST_AGENT`, else beside the running test.
 pub fn agent() -> Part<PathBuf> {
     binary("DSTACK_TEST_AGENT", "dstack-agent")

@@ -47,13 +47,14 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         .envs(env.variables.iter().cloned())
         .env("DSTACK_TEST_DSTACK", dstack)
         .env("DSTACK_TEST_AGENT", agent);
-    if args
-        .filter
-        .as_deref()
-        .is_none_or(|filter| "plan".contains(filter))
-    {
+    let measures = |name: &str| args.filter.as_deref().is_none_or(|filter| name.contains(filter));
+    if measures("plan") {
         let server = build::of_tests(profile, "dstack-golden-doubles", "dstack-catalog-server")?;
         bench.env("DSTACK_TEST_CATALOG_SERVER", server);
+    }
+    if measures("scale") {
+        let server = build::of_tests(profile, "dstack-scale-doubles", "dstack-scale-server")?;
+        bench.env("DSTACK_TEST_SCALE_SERVER", server);
     }
     Ok(status(&mut bench)?.code().unwrap_or(1))
 }

@@ -1,6 +1,7 @@
 //! The table of all routes.
 
 use dstack_model::backends::BackendType;
+use dstack_model::changes::{Changes, FollowChangesQuery};
 use dstack_model::diagnosis::{Diagnosis, ListAccountRequest, ListAccountResponse};
 use dstack_model::events::Event;
 use dstack_model::exports::Export;
@@ -9,7 +10,7 @@ use dstack_model::fleets::{Fleet, FleetPlan};
 use dstack_model::gateways::{Gateway, GatewayPlan};
 use dstack_model::instances::Instance;
 use dstack_model::logs::JobSubmissionLogs;
-use dstack_model::metrics::JobMetrics;
+use dstack_model::metrics::{JobMetrics, ServiceMetrics};
 use dstack_model::projects::Project;
 use dstack_model::public_keys::PublicKeyInfo;
 use dstack_model::repos::{RepoHead, RepoHeadWithCreds};
@@ -38,6 +39,10 @@ routes! {
     ServerGetDiagnosis = Post "/api/server/get_diagnosis", GlobalAdmin, reads, none Nothing => Diagnosis, reads;
     /// What accounts of a cloud have of this installation. Not part of dstack 0.22.5's API.
     ServerListAccount = Post "/api/server/list_account", GlobalAdmin, reads, json ListAccountRequest => ListAccountResponse, reads;
+
+    /// What changes from now on, as server-sent events (`text/event-stream`): `hello` at first, `changes` with what is to be read
+    /// again, `reset` where that is everything. Goes on after the id in `Last-Event-ID`. Not part of dstack 0.22.5's API.
+    ChangesFollow = Get "/api/changes/follow", User, reads, query FollowChangesQuery => Changes, reads;
 
     /// Ways to log in besides tokens.
     AuthListProviders = Post "/api/auth/list_providers", Anyone, reads, none Nothing => Vec<OAuthProviderInfo>, reads, since "0.20.1";
@@ -166,6 +171,8 @@ routes! {
 
     /// Resource use of a job.
     MetricsJob = Get "/api/project/{project_name}/metrics/job/{run_name}", Member, reads, query JobMetricsQuery => JobMetrics, reads, since "0.18.18";
+    /// What was counted of the requests to a service. Not part of dstack 0.22.5's API.
+    MetricsService = Get "/api/project/{project_name}/metrics/service/{run_name}", Member, reads, none Nothing => ServiceMetrics, reads;
     /// Output of a job.
     LogsPoll = Post "/api/project/{project_name}/logs/poll", Member, reads, json PollLogsRequest => JobSubmissionLogs, reads, since "0.12.0";
 

@@ -6,6 +6,7 @@ pub mod fleets;
 pub mod gateways;
 pub(crate) mod metrics;
 pub mod offers;
+pub(crate) mod requests;
 pub mod runs;
 pub(crate) mod sharing;
 pub mod volumes;

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod backends;
+pub mod changes;
 pub mod client_config;
 pub mod common;
 pub mod compute_groups;

@@ -200,7 +200,8 @@ impl Access {
         self.cached.lock()
     }
 
-    fn epoch(&self) -> u64 {
+    /// Grows with every change of users, tokens, projects and members that this server has heard of.
+    pub(crate) fn epoch(&self) -> u64 {
         self.lock().epoch
     }
 

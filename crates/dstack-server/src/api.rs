@@ -42,6 +42,7 @@ pub struct Call {
     project: Option<Arc<Project>>,
     params: HashMap<String, String>,
     cookies: Vec<String>,
+    last_event_id: Option<String>,
     is_python: bool,
 }
 
@@ -59,6 +60,16 @@ impl Call {
     pub(crate) fn further_token(&self) -> Option<&Secret> {
         let caller = self.caller.as_ref()?;
         self.token.as_ref().filter(|_| caller.token.is_some())
+    }
+
+    /// The token with which the user called.
+    pub(crate) fn token(&self) -> Result<&Secret> {
+        self.token.as_ref().ok_or(ApiError::NotAuthenticated)
+    }
+
+    /// After which event a stream of them is to go on.
+    pub(crate) fn last_event_id(&self) -> Option<&str> {
+        self.last_event_id.as_deref()
     }
 
     /// The only project that the caller's token is good for. Routes without a project in their path must not show or
@@ -358,6 +369,7 @@ async fn admit(
         project: None,
         params,
         cookies: cookies(headers),
+        last_event_id: text_of(headers, "last-event-id"),
         is_python: is_python(headers),
     };
     let service = |expected: Option<&str>, wrong| {
@@ -409,6 +421,10 @@ fn cookies(headers: &HeaderMap) -> Vec<String> {
     lines
         .filter_map(|line| line.to_str().ok().map(str::to_owned))
         .collect()
+}
+
+fn text_of(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
 /// Whether the client is made with Python's `requests`, as dstack 0.22.5 is.

@@ -52,6 +52,11 @@ impl Connections {
         }
     }
 
+    /// Connections at a time.
+    pub(crate) const fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Accepts connections until `stop`, then waits until the requests under way are answered.
     pub(crate) async fn serve(self, mut listener: TcpListener, router: Router, stop: CancellationToken) {
         let places = Arc::new(Semaphore::new(self.limit.min(Semaphore::MAX_PERMITS)));

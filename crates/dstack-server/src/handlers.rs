@@ -1,6 +1,7 @@
 //! One module per area of the API.
 
 pub(crate) mod backends;
+mod changes;
 mod events;
 mod exports;
 mod files;
@@ -31,7 +32,7 @@ use axum::http::{HeaderValue, Response, header};
 use axum::middleware::map_response;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::SizeAbove;
+use tower_http::compression::predicate::{And, NotForContentType, Predicate, SizeAbove};
 
 use crate::api::Api;
 use crate::state::AppState;
@@ -40,6 +41,7 @@ use crate::state::AppState;
 pub fn api(state: Arc<AppState>) -> Api {
     let api = Api::new(state);
     let api = server::routes(api);
+    let api = changes::routes(api);
     let api = login::routes(api);
     let api = users::routes(api);
     let api = tokens::routes(api);
@@ -80,12 +82,12 @@ pub fn router(state: Arc<AppState>) -> Router {
     }
 }
 
-/// gzip for clients that ask for it, where it is worth the time.
-fn compression() -> CompressionLayer<SizeAbove> {
+/// gzip for clients that ask for it, where it is worth the time; events are not held back until there are more of them.
+fn compression() -> CompressionLayer<And<SizeAbove, NotForContentType>> {
     const WORTHWHILE: u64 = 1024;
     CompressionLayer::new()
         .quality(CompressionLevel::Fastest)
-        .compress_when(SizeAbove::new(WORTHWHILE))
+        .compress_when(SizeAbove::new(WORTHWHILE).and(NotForContentType::SSE))
 }
 
 /// Headers that keep browsers from taking an answer for something else. There are none for other origins: their scripts

@@ -1,6 +1,7 @@
 //! Which services requests are passed on to. The routes are read from the database once, and again run by run as commits say;
 //! what a commit takes away is gone before anybody is woken by it.
 
+pub(crate) mod counts;
 mod feed;
 mod gateways;
 mod load;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use dstack_engine::services::{RequestObserver, Worker};
+use dstack_model::metrics::ServiceMetrics;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
 use dstack_proxy::models::{ModelApi, Renderer};
@@ -31,6 +33,7 @@ use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Second
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::counts::Counts;
 pub(crate) use self::gateways::CountedService;
 use self::gateways::{Gateways, Rules};
 use self::others::{Others, Telling};
@@ -160,6 +163,20 @@ impl ServiceRoutes {
     /// What gateways have counted of the requests to services.
     pub(crate) async fn counted_at_gateways(&self) -> Vec<CountedService> {
         self.0.gateways.counts().await
+    }
+
+    /// What was counted of the requests to a service, by this server and by its gateway, as far as that answers soon.
+    pub(crate) async fn metrics(&self, run: RunId, gateway: Option<GatewayId>) -> ServiceMetrics {
+        const MINUTE: Seconds = Seconds(60);
+        let here = self.0.forwarder.stats().snapshot(run);
+        let mut counted: Vec<Counts> = here.iter().map(Counts::from).collect();
+        if gateway.is_some() {
+            let all = self.counted_at_gateways().await;
+            let own = all.into_iter().filter(|service| service.run == run);
+            counted.extend(own.map(|service| Counts::from(service.counts)));
+        }
+        let load = dstack_engine::Services::load(self, run, gateway, MINUTE);
+        counts::metrics(&counted, load.map(|load| load.requests))
     }
 
     /// Answers calls to models.

@@ -168,7 +168,7 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
                 .await
         }
     };
-    let outcomes = match together {
+    let outcomes: Vec<Result<()>> = match together {
         Ok(()) => commits.iter().map(|_| Ok(())).collect(),
         Err(error) if commits.len() == 1 => vec![Err(error)],
         // Not tried again: when the connection broke, nobody knows whether it is written already.
@@ -190,6 +190,12 @@ async fn write(database: &Transactions, own: &mut Option<OwnConnection>, group: 
             .await
         }
     };
+    let observed = database.observed();
+    if observed.is_observed() {
+        for (commit, outcome) in commits.iter().zip(&outcomes) {
+            observed.tell(commit.changed(), outcome);
+        }
+    }
     for (done, outcome) in done.into_iter().zip(outcomes) {
         done.send(outcome).ok(); // the caller may have gone away; its commit is made all the same
     }

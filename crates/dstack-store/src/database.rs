@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use crate::committer::Committer;
 use crate::connection::{OwnConnection, in_transaction};
 use crate::encryption::RowKeys;
+use crate::observer::Observed;
 use crate::queries::Reads;
 use crate::reads::BatchedReads;
 use crate::{Commit, Result, StoreError, migrations};
@@ -72,6 +73,7 @@ pub(crate) struct Transactions {
     /// SQLite has one writer.
     writer: Option<Writer>,
     keys: RowKeys,
+    observed: Observed,
 }
 
 /// How a database server is used; SQLite has neither.
@@ -142,6 +144,7 @@ impl Database {
                 patience: options.patience,
                 writer,
                 keys,
+                observed: Observed::default(),
             };
             Ok(Self {
                 dialect,
@@ -209,6 +212,11 @@ impl Database {
         self.transactions.keys()
     }
 
+    /// Who hears of what is written.
+    pub(crate) const fn observed(&self) -> &Observed {
+        &self.transactions.observed
+    }
+
     /// What many ask for at the same time.
     pub(crate) const fn batched(&self) -> &BatchedReads {
         &self.batched
@@ -261,6 +269,11 @@ impl Transactions {
     /// Of sealed columns.
     pub(crate) const fn keys(&self) -> &RowKeys {
         &self.keys
+    }
+
+    /// Who hears of what is written.
+    pub(crate) const fn observed(&self) -> &Observed {
+        &self.observed
     }
 
     /// See [`Database::asked`].

@@ -29,6 +29,7 @@ pub mod legacy;
 pub mod memory;
 mod migrations;
 pub mod notices;
+mod observer;
 mod outage;
 pub mod queries;
 pub mod raw;
@@ -51,6 +52,7 @@ pub use events::EventMaker;
 pub use float8::Float8;
 pub use lease::{Acquired, Claim, Lease, LeaseRequest};
 pub use memory::MemoryStore;
+pub use observer::ChangeObserver;
 pub use snapshot::{
     AttachmentSnapshot, AttachmentsOf, ChangeFeed, ComputeGroupSnapshot, EngineStore, FleetSnapshot,
     GatewayReplicaSnapshot, GatewaySnapshot, GroupOfInstance, InstanceSnapshot, JobSnapshot,

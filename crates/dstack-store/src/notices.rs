@@ -16,6 +16,9 @@ pub const ACCESS_CHANGED: &str = "changed";
 /// that come numbers where it tells of requests instead that came through it.
 pub const SERVICES: &str = "dstack_services";
 
+/// On which servers tell each other what pages have to read again: the text is who tells it, and what changed as JSON.
+pub const CHANGES: &str = "dstack_changes";
+
 /// Hears what is told on one channel, in the order of the transactions that told it.
 #[derive(Debug)]
 pub struct Listener(PgListener);

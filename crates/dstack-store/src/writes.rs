@@ -11,6 +11,7 @@ use dstack_units::{
 use sqlx::Row;
 
 use crate::encryption::RowKeys;
+use crate::observer;
 use crate::queries::backends::{self, BackendRow};
 use crate::queries::content::{self, Content};
 use crate::queries::events;
@@ -398,18 +399,22 @@ impl Database {
     /// taken, or the database: then nothing is changed.
     pub async fn change(&self, changes: Vec<Change>, recorded: Vec<NewEvent>) -> Result<()> {
         let (dialect, keys) = (self.dialect(), self.keys().clone());
-        self.write(move |tx| {
-            Box::pin(async move {
-                for change in changes {
-                    change.write(tx, &keys, dialect).await?;
-                }
-                for event in recorded {
-                    events::insert(tx, event).await?;
-                }
-                Ok(())
+        let changed = observer::of_changes(&changes, &recorded);
+        let written = self
+            .write(move |tx| {
+                Box::pin(async move {
+                    for change in changes {
+                        change.write(tx, &keys, dialect).await?;
+                    }
+                    for event in recorded {
+                        events::insert(tx, event).await?;
+                    }
+                    Ok(())
+                })
             })
-        })
-        .await
+            .await;
+        self.observed().tell(changed, &written);
+        written
     }
 }
 

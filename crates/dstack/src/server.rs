@@ -328,9 +328,7 @@ async fn start_engine(
         hosts: Arc::new(SshHosts::new(deployer, database, keys)),
         backends: Arc::clone(&context.backends),
         output: Arc::new(LogOutput::new(
-            Arc::clone(&context.data.logs),
-            context.data.database.clone(),
-            Arc::clone(&context.data.clock),
+            &context.data,
             context.settings.log_quota_per_job_hour,
         )),
         inputs: Arc::new(SqlInputs::new(

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::hosts::{connected, hosts};
+use super::live::live;
 use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
+use super::scale::scale;
 use super::services::services;
 use super::subject::Subject;
 use crate::hostile::Hostile;
@@ -33,7 +35,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 16] = [
+pub const ALL: [(&str, Measure); 18] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -47,8 +49,10 @@ pub const ALL: [(&str, Measure); 16] = [
     ("process", process_runtime),
     ("docker", docker_runtime),
     ("services", services),
+    ("live", live),
     ("hosts", hosts),
     ("hosts: connected", connected),
+    ("scale", scale),
     ("postgres", submissions_on_postgres),
 ];
 

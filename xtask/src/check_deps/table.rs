@@ -381,6 +381,21 @@ pub(crate) const BESIDE: &[Crate] = &[
         &["dstack-system"],
     ),
     row(
+        "dstack-scale-doubles",
+        "is the server with thousands of simulated hosts",
+        &[
+            "dstack",
+            "dstack-units",
+            "dstack-system",
+            "dstack-agent-api",
+            "dstack-plan",
+            "dstack-store",
+            "dstack-engine",
+            "dstack-server",
+            "dstack-cli",
+        ],
+    ),
+    row(
         "dstack-golden-doubles",
         "is the server with doubles of the recorded clouds",
         &[

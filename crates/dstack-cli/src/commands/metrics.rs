@@ -1,10 +1,11 @@
-//! `dstack metrics`: what the jobs of a run use of their hosts.
+//! `dstack metrics`: what the jobs of a run use of their hosts, and of a service what was counted of its requests.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use dstack_api::routes::MetricsJob;
-use dstack_model::metrics::JobMetrics;
+use dstack_api::routes::{MetricsJob, MetricsService};
+use dstack_api::{ClientError, Nothing};
+use dstack_model::metrics::{JobMetrics, ServiceMetrics};
 use dstack_model::requests::JobMetricsQuery;
 use dstack_model::runs::{Job, Run};
 use dstack_system::{Clock, SystemClock};
@@ -14,8 +15,8 @@ use super::unless_interrupted;
 use crate::args::MetricsArgs;
 use crate::context::{Context, Project};
 use crate::error::{CliError, ErrorKind};
-use crate::tables::metrics;
-use crate::ui::Table;
+use crate::tables::{metrics, requests};
+use crate::ui::{Table, Text};
 
 /// Samples come every 10 s.
 const REFRESH: Duration = Duration::from_secs(10);
@@ -27,28 +28,61 @@ pub(crate) async fn run(context: &Context, args: &MetricsArgs) -> Result<ExitCod
     let project = context.project(args.project.name.as_deref())?;
     let first = fetch(context, &project, args).await?;
     if !args.watch {
-        context.ui.table(&first);
+        context.ui.table(&first.jobs);
+        for line in first.requests {
+            context.ui.say(line);
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let watching = async {
         let live = context.ui.watch();
-        let mut table = first;
+        let mut shown = first;
         loop {
-            live.body(&table, &[]);
+            live.body(&shown.jobs, &shown.requests);
             tokio::time::sleep(REFRESH).await;
-            table = fetch(context, &project, args).await?;
+            shown = fetch(context, &project, args).await?;
         }
     };
     unless_interrupted(watching, || ExitCode::SUCCESS).await
 }
 
-async fn fetch(context: &Context, project: &Project, args: &MetricsArgs) -> Result<Table, CliError> {
+/// What is shown of a run.
+struct Shown {
+    jobs: Table,
+    /// Of services, below the jobs.
+    requests: Vec<Text>,
+}
+
+async fn fetch(context: &Context, project: &Project, args: &MetricsArgs) -> Result<Shown, CliError> {
     let run = get(project, &args.run_name).await?;
     let mut measured = Vec::new();
     for job in selected(&run, args)? {
         measured.push((job, of_job(project, &args.run_name, job).await?));
     }
-    Ok(metrics::table(&measured, context.ui.width(), SystemClock.now()))
+    let requests = match run.run_spec.configuration.service() {
+        Some(_) => of_service(project, &args.run_name).await?,
+        None => None,
+    };
+    Ok(Shown {
+        jobs: metrics::table(&measured, context.ui.width(), SystemClock.now()),
+        requests: requests.as_ref().map(requests::lines).unwrap_or_default(),
+    })
+}
+
+/// `None`: the server is one that does not tell, such as dstack 0.22.5.
+async fn of_service(project: &Project, run: &str) -> Result<Option<ServiceMetrics>, CliError> {
+    let asked = project
+        .client
+        .call::<MetricsService>((project.name.as_str(), run), &Nothing);
+    match asked.await {
+        Ok(metrics) => Ok(Some(metrics)),
+        Err(
+            ClientError::NotFound { .. }
+            | ClientError::MethodNotAllowed { .. }
+            | ClientError::NotDstack { .. },
+        ) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn selected<'a>(run: &'a Run, args: &MetricsArgs) -> Result<Vec<&'a Job>, CliError> {

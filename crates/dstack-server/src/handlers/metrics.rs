@@ -1,8 +1,8 @@
-//! Resource use of jobs.
+//! Resource use of jobs, and requests to services.
 
-use dstack_api::{ErrorCode, routes};
+use dstack_api::{ErrorCode, Nothing, routes};
 use dstack_model::instances::Resources;
-use dstack_model::metrics::{JobMetrics, Metric};
+use dstack_model::metrics::{JobMetrics, Metric, ServiceMetrics};
 use dstack_model::requests::JobMetricsQuery;
 use dstack_store::queries::metrics::MetricsPoint;
 use dstack_store::rows::JobRow;
@@ -14,6 +14,23 @@ use crate::error::{ApiError, Result};
 
 pub(super) fn routes(api: Api) -> Api {
     api.on::<routes::MetricsJob, _, _>(job)
+        .on::<routes::MetricsService, _, _>(service)
+}
+
+async fn service(call: Call, _: Nothing) -> Result<ServiceMetrics> {
+    let project = call.project()?.row.id;
+    let found = call
+        .state
+        .data
+        .database
+        .run_by_name(project, call.param("run_name"))
+        .await?;
+    let run = found
+        .map(|found| found.run)
+        .filter(|run| run.run_spec.configuration.service().is_some());
+    let run = run
+        .ok_or_else(|| ApiError::with_code(ErrorCode::ResourceNotExists, "Found no service of this name"))?;
+    Ok(call.state.services.metrics(run.id, run.gateway_id).await)
 }
 
 async fn job(call: Call, query: JobMetricsQuery) -> Result<JobMetrics> {

@@ -8,12 +8,12 @@ use dstack_model::requests::{
     CreateProjectRequest, DeleteProjectsRequest, ListProjectsRequest, ProjectMembersRequest,
     RemoveProjectMembersRequest, UpdateProjectRequest,
 };
+use dstack_store::Database;
 use dstack_store::queries::Page;
-use dstack_store::queries::projects::ProjectFilter;
-
+use dstack_store::queries::projects::{ProjectFilter, ProjectRow};
 use dstack_units::{ProjectId, UserId};
 
-use crate::access::is_admin;
+use crate::access::{Caller, is_admin};
 use crate::api::{Api, Call};
 use crate::error::{ApiError, Result};
 use crate::render;
@@ -151,15 +151,21 @@ async fn delete(call: Call, request: DeleteProjectsRequest) -> Result<()> {
 /// The projects whose things the caller may list: all for admins, one's own for others; of those only the named ones, and
 /// those that the caller's token is good for.
 pub(crate) async fn visible_projects(call: &Call, named: Option<&[String]>) -> Result<Vec<ProjectId>> {
-    let (database, caller) = (&call.state.data.database, call.user()?);
-    let visible = match is_admin(caller) {
-        true => database.projects().all().await?,
-        false => database.projects().of_member(caller.id).await?,
-    };
+    let visible = projects_seen(&call.state.data.database, call.caller()?).await?;
     let wanted = visible
         .iter()
-        .filter(|row| call.reaches(row.id) && named.is_none_or(|names| names.contains(&row.name)));
+        .filter(|row| named.is_none_or(|names| names.contains(&row.name)));
     Ok(wanted.map(|row| row.id).collect())
+}
+
+/// The same, whatever they are named.
+pub(crate) async fn projects_seen(database: &Database, caller: &Caller) -> Result<Vec<ProjectRow>> {
+    let mut seen = match is_admin(&caller.user) {
+        true => database.projects().all().await?,
+        false => database.projects().of_member(caller.user.id).await?,
+    };
+    seen.retain(|row| caller.reaches(row.id));
+    Ok(seen)
 }
 
 async fn set_members(call: Call, request: ProjectMembersRequest) -> Result<WireProject> {

@@ -35,13 +35,14 @@ pub async fn serve(mut options: ServerOptions) -> Result<(), ServerError> {
     if let Ok(address) = listener.local_addr() {
         state.services.answer_at(address);
     }
+    let connections = Connections::new(state.edge.settings.max_connections, open_files);
+    state.data.live.limit(connections.limit());
     start_workers(&state, &stop);
     reload_on_hangup(&state, Reloader::new(first.admin.clone(), &config), stop.clone());
     announce(&state, &listener, home, &first).await;
     if let (Some(ready), Ok(address)) = (ready, listener.local_addr()) {
         ready.send(address).ok(); // whoever asked may be gone
     }
-    let connections = Connections::new(state.edge.settings.max_connections, open_files);
     run(listener, connections, &state, stop).await;
     if let Some(stop_engine) = stop_engine {
         stop_engine().await;
@@ -54,6 +55,10 @@ fn start_workers(state: &Arc<AppState>, stop: &CancellationToken) {
     retention::start(&state.data, &state.edge, stop.clone());
     state.services.follow(stop.clone());
     access::shared::start(&state.auth.access, &state.data.random, stop.clone());
+    state
+        .data
+        .live
+        .start(&state.data, &state.auth.access, stop.clone());
 }
 
 /// The first request should not have to wait for prime numbers.

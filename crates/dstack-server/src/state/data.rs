@@ -10,6 +10,7 @@ use dstack_system::Random;
 use dstack_system::clock::SharedClock;
 
 use crate::blobs::{Blobs, Bucket};
+use crate::live::Live;
 
 /// What is stored, and how new things are dated, named and encrypted.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Data {
     pub blobs: Blobs,
     /// Output of jobs.
     pub logs: Arc<dyn LogStore>,
+    /// Tells clients what is written.
+    pub live: Live,
     /// Dates rows and events, and ends tokens.
     pub clock: SharedClock,
     /// Makes ids, tokens and names.
@@ -43,6 +46,7 @@ impl Data {
         Self {
             keys: Arc::new(Keys::new(database.clone(), encryption.clone(), random.clone())),
             blobs: Blobs::new(database.clone(), bucket),
+            live: Live::of(&database, &random),
             database,
             encryption,
             logs,

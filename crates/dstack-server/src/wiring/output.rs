@@ -14,11 +14,15 @@ use dstack_system::clock::SharedClock;
 use dstack_units::{JobId, ProjectId, Time};
 
 use self::quota::Used;
+use crate::live::Live;
+use crate::state::Data;
 
 /// Appends to the log store under the project's name, up to each job's quota.
 #[derive(Debug)]
 pub struct LogOutput {
     logs: Arc<dyn LogStore>,
+    /// Tells of it.
+    live: Live,
     database: Database,
     clock: SharedClock,
     /// Bytes per job, producer and hour; `None`: as many as come.
@@ -28,12 +32,13 @@ pub struct LogOutput {
 }
 
 impl LogOutput {
-    /// Into this store. `quota` is in bytes per job and hour; 0: none.
-    pub fn new(logs: Arc<dyn LogStore>, database: Database, clock: SharedClock, quota: u64) -> Self {
+    /// Into the server's store. `quota` is in bytes per job and hour; 0: none.
+    pub fn new(data: &Data, quota: u64) -> Self {
         Self {
-            logs,
-            database,
-            clock,
+            logs: Arc::clone(&data.logs),
+            live: data.live.clone(),
+            database: data.database.clone(),
+            clock: Arc::clone(&data.clock),
             quota: Some(quota).filter(|quota| *quota > 0),
             names: Mutex::default(),
             used: Mutex::default(),
@@ -119,7 +124,9 @@ impl Output for LogOutput {
         self.append_stream(&project, job, Producer::Job, batch.job)
             .await?;
         self.append_stream(&project, job, Producer::Runner, batch.runner)
-            .await
+            .await?;
+        self.live.output_stored(job.project_id, job.run_id);
+        Ok(())
     }
 
     fn release(&self, job: JobId) {

@@ -245,6 +245,7 @@ async fn runs(story: &mut Story) {
     let job = &run["jobs"][0]["job_submissions"][0]["id"];
     let logs = json!({"run_name": "hello", "job_submission_id": job});
     story.call::<r::LogsPoll>(logs).await;
+    story.call::<r::ChangesFollow>(json!(null)).await;
     let job = [("project_name", "main"), ("run_name", "hello")];
     story.at::<r::MetricsJob>(&job, json!(null)).await;
     let names = json!({"runs_names": ["hello"]});

@@ -1,7 +1,5 @@
 //! Whose logs are shown.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
 use dstack_engine::{Batch, Output, Piece};
 use dstack_logs::{LogEntry, LogStream, Producer, Source};
@@ -104,12 +102,7 @@ async fn no_more_is_stored_than_the_quota_of_the_job() {
     let row = server.state.data.store().job(job.parse().unwrap()).await.unwrap();
     let row = row.unwrap().job;
     let (state, quota) = (&server.state, 100);
-    let output = LogOutput::new(
-        Arc::clone(&state.data.logs),
-        state.data.database.clone(),
-        Arc::clone(&state.data.clock),
-        quota,
-    );
+    let output = LogOutput::new(&state.data, quota);
     let piece = |timestamp| Piece {
         timestamp,
         bytes: vec![b'x'; 50],

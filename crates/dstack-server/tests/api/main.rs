@@ -15,6 +15,7 @@ mod access;
 mod agent_tokens;
 mod backends;
 mod blobs;
+mod changes;
 mod doctor;
 mod effects;
 mod errors;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::Request;
 use dstack_compute::{Backends, NoBackends, Registry};
 use dstack_conformance::Exchange;
@@ -41,6 +41,8 @@ pub(crate) struct Server {
     pub(crate) state: Arc<AppState>,
     /// Settings, output and the database, if it is a file.
     pub(crate) folder: tempfile::TempDir,
+    /// Of the database.
+    url: String,
 }
 
 pub(crate) const ADMIN: &str = "admin-token";
@@ -193,14 +195,21 @@ impl TestServer {
     /// On a database of its own, with admin and project `main`.
     pub(crate) async fn start(self) -> Server {
         let (folder, encryption) = (tempfile::tempdir().unwrap(), encryption());
-        let database = database(folder.path(), &encryption).await;
-        let server = self.on(database, encryption, folder);
+        let url = database_url(folder.path()).await;
+        let database = open_database(&url, &encryption).await;
+        let server = self.on(database, url, encryption, folder);
         server.seed_user("admin", "admin", ADMIN).await;
         server.project(ADMIN, "main").await;
         server
     }
 
-    fn on(self, database: Database, encryption: Encryption, folder: tempfile::TempDir) -> Server {
+    fn on(
+        self,
+        database: Database,
+        url: String,
+        encryption: Encryption,
+        folder: tempfile::TempDir,
+    ) -> Server {
         let settings = Settings {
             dir: folder.path().to_owned(),
             ..self.settings
@@ -235,6 +244,7 @@ impl TestServer {
             router: handlers::router(Arc::clone(&state)),
             state,
             folder,
+            url,
         }
     }
 }
@@ -249,7 +259,16 @@ impl Server {
     pub(crate) fn beside(&self) -> Self {
         let data = &self.state.data;
         let folder = tempfile::tempdir().unwrap();
-        TestServer::new().on(data.database.clone(), data.encryption.clone(), folder)
+        let (database, url) = (data.database.clone(), self.url.clone());
+        TestServer::new().on(database, url, data.encryption.clone(), folder)
+    }
+
+    /// A server of another process: with connections of its own to the database of this one.
+    pub(crate) async fn elsewhere(&self) -> Self {
+        let encryption = self.state.data.encryption.clone();
+        let database = open_database(&self.url, &encryption).await;
+        let folder = tempfile::tempdir().unwrap();
+        TestServer::new().on(database, self.url.clone(), encryption, folder)
     }
 
     /// A user with a key pair that was not made for the occasion.
@@ -293,8 +312,15 @@ impl Server {
         let is_current = request.headers().get("x-api-version").is_none();
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        if is_current {
+        // A stream has no end: see `changes.rs`.
+        let is_stream = headers
+            .get("content-type")
+            .is_some_and(|kind| kind == "text/event-stream");
+        let bytes = match is_stream {
+            true => Bytes::new(),
+            false => response.into_body().collect().await.unwrap().to_bytes(),
+        };
+        if is_current && !is_stream {
             let exchange = Exchange {
                 method: method.as_str(),
                 path: &path,
@@ -363,14 +389,17 @@ pub(crate) fn encryption() -> Encryption {
     Encryption::new(vec![key], Random::system())
 }
 
-/// A database of the test's own.
-async fn database(dir: &std::path::Path, encryption: &Encryption) -> Database {
-    let url = match on_postgres() {
+/// Of a database of the test's own.
+async fn database_url(dir: &std::path::Path) -> String {
+    match on_postgres() {
         true => new_postgres().await,
         false => format!("sqlite://{}", dir.join("t.db").display()),
-    };
+    }
+}
+
+async fn open_database(url: &str, encryption: &Encryption) -> Database {
     let options = DatabaseOptions::default();
-    let database = Database::open_on(&url, options, encryption.into(), None).await;
+    let database = Database::open_on(url, options, encryption.into(), None).await;
     database.unwrap()
 }
 
