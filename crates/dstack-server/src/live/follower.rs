@@ -39,7 +39,7 @@ const NO_BUFFERING: (HeaderName, HeaderValue) = (
 /// Answers with a stream of events.
 ///
 /// # Errors
-/// 404 when there is no such project that the caller sees, 429 when there are too many followers.
+/// 403 when there is no such project that the caller may see, 429 when there are too many followers.
 pub(crate) async fn follow(call: &Call, query: FollowChangesQuery) -> Result<Response<Body>> {
     let asked = Asked {
         state: Arc::clone(&call.state),
@@ -92,7 +92,7 @@ impl Asked {
                         && project.is_member(&caller.user)
                         && caller.reaches(project.row.id)
                 });
-                Some(seen.ok_or(ApiError::NotFound)?.row.id)
+                Some(seen.ok_or(ApiError::Denied)?.row.id)
             }
         };
         let scope = match is_admin(&caller.user) && !is_limited {

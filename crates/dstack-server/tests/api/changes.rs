@@ -15,6 +15,8 @@ use tower::ServiceExt;
 
 use super::{ADMIN, HandClock, Server, TestServer, on_postgres};
 
+const SET_MEMBERS: &str = "/api/projects/main/set_members";
+
 /// Long enough for a busy machine: nothing takes so long that works.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -204,11 +206,10 @@ async fn rights_that_are_given_or_taken_while_a_stream_is_open_count_at_once() {
         let members: Vec<Value> = [Some(admin), anns].into_iter().flatten().collect();
         json!({ "members": members })
     };
-    submit(&server, ADMIN, "main", "before").await;
-    server.main("set_members", members(Some("user"))).await.ok();
+    server.post(ADMIN, SET_MEMBERS, members(Some("user"))).await.ok();
     let told = submit(&server, ADMIN, "main", "while").await;
     assert_eq!(stream.until("run").await, told["id"]);
-    server.main("set_members", members(None)).await.ok();
+    server.post(ADMIN, SET_MEMBERS, members(None)).await.ok();
     submit(&server, ADMIN, "main", "after").await;
     let own = server.project(&ann, "hers").await;
     let hers = submit(&server, &ann, "hers", "own").await;
@@ -217,10 +218,10 @@ async fn rights_that_are_given_or_taken_while_a_stream_is_open_count_at_once() {
     let body = json!({"username": "ann"});
     server.post(ADMIN, "/api/users/refresh_token", body).await.ok();
     while stream.next().await.is_some() {}
-    assert_eq!(Stream::open(&server, &ann, "", None).await.err(), Some(401));
+    assert_eq!(Stream::open(&server, &ann, "", None).await.err(), Some(403));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_stream_ends_when_its_token_expires() {
     let clock = HandClock::stopped();
     let server = TestServer::new().clock(&clock).start().await;
@@ -230,7 +231,23 @@ async fn a_stream_ends_when_its_token_expires() {
     let token = made["token"].as_str().unwrap();
     let mut stream = Stream::of(&server, token, "").await;
     clock.advance(61);
-    assert_eq!(stream.next().await, None);
+    // It is looked at when nothing happens for a while.
+    tokio::time::pause();
+    while stream.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_token_of_a_project_hears_of_that_alone() {
+    let (server, _stop) = telling(Server::new().await).await;
+    server.project(ADMIN, "team").await;
+    let token = json!({"name": "t", "project_name": "team"});
+    let token = server.token(ADMIN, token).await;
+    let mut stream = Stream::of(&server, &token, "").await;
+    submit(&server, ADMIN, "main", "elsewhere").await;
+    let run = submit(&server, ADMIN, "team", "here").await;
+    assert_eq!(stream.until("run").await, run["id"]);
+    let of_main = Stream::open(&server, &token, "?project_name=main", None).await;
+    assert_eq!(of_main.err(), Some(403));
 }
 
 #[tokio::test]
@@ -238,10 +255,10 @@ async fn nobody_follows_projects_of_others_and_nothing_without_a_token() {
     let (server, _stop) = telling(Server::new().await).await;
     let ann = server.user("ann").await;
     for (token, query, status) in [
-        (ann.as_str(), "?project_name=main", 404),
-        (ADMIN, "?project_name=nowhere", 404),
+        (ann.as_str(), "?project_name=main", 403),
+        (ADMIN, "?project_name=nowhere", 403),
         (ADMIN, "?run_id=x", 422),
-        ("wrong", "", 401),
+        ("wrong", "", 403),
     ] {
         let refused = Stream::open(&server, token, query, None).await.err();
         assert_eq!(refused, Some(status), "{query}");

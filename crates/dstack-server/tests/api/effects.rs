@@ -82,8 +82,7 @@ impl Story {
                 let path = format!("{path}{}", repo.unwrap_or_default());
                 self.server.send(multipart(&path, ADMIN, "cafe", b"data")).await
             }
-            (Kind::Query, Method::Get) => self.server.send(request("GET", &path, Some(ADMIN), None)).await,
-            (_, Method::Get) => self.server.send(request("GET", &path, None, None)).await,
+            (_, Method::Get) => self.server.send(request("GET", &path, Some(ADMIN), None)).await,
             _ => self.server.post(ADMIN, &path, body).await,
         };
         self.check(route, answer).await
@@ -266,6 +265,8 @@ async fn runs(story: &mut Story) {
     story
         .call::<r::RunsApply>(json!({"plan": {"run_spec": service}, "force": true}))
         .await;
+    let run = [("project_name", "main"), ("run_name", "hello")];
+    story.at::<r::MetricsService>(&run, json!(null)).await;
     story
         .call::<r::RunsStop>(json!({"runs_names": ["hello"], "abort": true}))
         .await;

@@ -446,6 +446,9 @@ fn runs(all: &mut Table, world: &World) {
     let id = world.id("run");
     let query = format!("?run_id={}", id.as_str().unwrap());
     all.at::<r::MetricsJob>("theirs", &query, json!(null), no_job);
+    all.add::<r::MetricsService>(json!(null), Refused(400, "Found no service of this name"));
+    let elsewhere = Refused(403, "Access denied");
+    all.at::<r::ChangesFollow>("theirs", "?project_name=team", json!(null), elsewhere);
     let log = json!({"run_name": "hello", "job_submission_id": world.id("job")});
     all.add::<r::LogsPoll>(log, Shows("/logs", json!([])));
     all.add::<r::SshProxyGetUpstream>(json!({"id": world.id("job")}), Refused(403, "Access denied"));

@@ -8,7 +8,7 @@ use super::{ADMIN, Answer, HandClock, Server, TestServer, request};
 const CREATE: &str = "/api/users/tokens/create";
 
 impl Server {
-    async fn token(&self, own: &str, body: Value) -> String {
+    pub(crate) async fn token(&self, own: &str, body: Value) -> String {
         let made = self.post(own, CREATE, body).await.ok();
         made["token"].as_str().unwrap().to_owned()
     }
@@ -69,7 +69,7 @@ async fn a_read_only_token_is_good_for_exactly_the_routes_that_only_read() {
 fn routes_that_only_read_are_called_so() {
     for route in ROUTES.iter().filter(|route| route.effect == Effect::Reads) {
         let last = route.path.rsplit('/').next().unwrap();
-        let reads = ["get", "list", "poll", "healthcheck", "{run_name}"];
+        let reads = ["get", "list", "poll", "follow", "healthcheck", "{run_name}"];
         assert!(reads.iter().any(|word| last.starts_with(word)), "{}", route.path);
         assert!(
             !last.contains("yaml") && !last.contains("config"),
@@ -170,6 +170,8 @@ async fn lists_show_a_token_of_a_project_nothing_of_others() {
                 assert_eq!(found.len(), 1);
                 assert_eq!(found[0]["username"], "admin");
             }
+            // `changes::a_token_of_a_project_hears_of_that_alone` looks at it.
+            "ChangesFollow" => {}
             // The caller's own, without a project.
             "UsersGetMyUser" | "PublicKeysList" | "FilesGetArchiveByHash" | "FilesUploadArchive" => {}
             other => panic!("{other} is not looked at: does it show or change anything of other projects?"),
