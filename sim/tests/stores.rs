@@ -9,8 +9,10 @@
 )] // tests
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dstack_model::changes::{Changed, ChangedKind};
 use dstack_model::decode::decode_strict;
 use dstack_model::events::EventTargetType;
 use dstack_model::health::HealthStatus;
@@ -29,9 +31,9 @@ use dstack_store::rows::{
 };
 use dstack_store::writes::Change;
 use dstack_store::{
-    Acquired, Changes, Claim, Commit, Database, Dialect, EngineStore, EntityRef, EventMaker, EventTarget,
-    GatewaySnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, NewEvent, PlacementSnapshot, Put,
-    RowKeys, RunSnapshot, Sealed, SqlStore, StoreError, raw,
+    Acquired, ChangeObserver, Changes, Claim, Commit, Database, Dialect, EngineStore, EntityRef, EventMaker,
+    EventTarget, GatewaySnapshot, JobSnapshot, Lease, LeaseRequest, MemoryStore, NewEvent, PlacementSnapshot,
+    Put, RowKeys, RunSnapshot, Sealed, SqlStore, StoreError, raw,
 };
 use dstack_system::{Random, task};
 use dstack_units::{JobId, RunId, Time};
@@ -473,6 +475,59 @@ async fn give_up_a_write(database: &Database, after: Duration) {
     }
     write.abort();
     write.await.ok();
+}
+
+/// What a database tells of itself.
+#[derive(Debug, Default)]
+struct Heard(Mutex<Vec<BTreeSet<Changed>>>);
+
+impl ChangeObserver for Heard {
+    fn changed(&self, changed: BTreeSet<Changed>) {
+        self.0.lock().unwrap().push(changed);
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_is_told_and_what_is_refused_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    for database in databases(dir.path()).await {
+        let random = Random::seeded(31);
+        let builder = Builder {
+            project: random.uuid().into(),
+            random: random.clone(),
+        };
+        let (run, submitted) = builder.run("train", &json!({}), NOW).unwrap();
+        people(&database, &builder, &[run.user_id.to_string()]).await;
+        let heard = Arc::new(Heard::default());
+        database.observe(Arc::clone(&heard) as _);
+        let told = || std::mem::take(&mut *heard.0.lock().unwrap());
+        let store = SqlStore::new(database.clone());
+        store.commit(submitted).await.unwrap();
+        let of_run = Changed::of(ChangedKind::Run, builder.project, run.id.uuid());
+        assert_eq!(told(), [BTreeSet::from([of_run])], "the run and its job are one");
+        // Of two that are written together, the one that comes too late is refused.
+        let current = store.run(run.id).await.unwrap().unwrap().run;
+        let (_, other) = builder.run("other", &json!({}), NOW).unwrap();
+        let stale = Commit::unchecked(vec![Put::Run(current.clone())], Vec::new());
+        let fresh = Commit::unchecked(vec![Put::Run(current)], Vec::new());
+        let (first, second, third) =
+            tokio::join!(store.commit(fresh), store.commit(stale), store.commit(other));
+        assert_eq!(
+            (first.is_ok(), second.is_ok(), third.is_ok()),
+            (true, false, true)
+        );
+        let told = told();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told.contains(&BTreeSet::from([of_run])));
+        let project = builder.project;
+        let secret = Change::ClearMembers(project);
+        database.change(vec![secret], Vec::new()).await.unwrap();
+        let of_project = Changed::of(ChangedKind::Project, project, project.uuid());
+        assert_eq!(
+            std::mem::take(&mut *heard.0.lock().unwrap()),
+            [BTreeSet::from([of_project])]
+        );
+    }
 }
 
 /// The only server of SQLite has no lease to lose.

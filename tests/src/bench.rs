@@ -1,5 +1,6 @@
 //! Measuring our programs and the reference's, one after the other on the same machine.
 
+mod clouds;
 mod hosts;
 mod live;
 mod machines;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::clouds::clouds;
 use super::hosts::{connected, hosts};
 use super::live::live;
 use super::overload::overload;
@@ -35,7 +36,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 18] = [
+pub const ALL: [(&str, Measure); 19] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -53,6 +54,7 @@ pub const ALL: [(&str, Measure); 18] = [
     ("hosts", hosts),
     ("hosts: connected", connected),
     ("scale", scale),
+    ("clouds", clouds),
     ("postgres", submissions_on_postgres),
 ];
 

@@ -6,6 +6,7 @@ mod gateway_pods;
 mod gateways;
 mod machines;
 mod pods;
+mod servers;
 mod slurm;
 
 use dstack_backend_kit::Emulator;

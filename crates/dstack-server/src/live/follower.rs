@@ -178,8 +178,12 @@ impl Follower {
 
     async fn wait(&mut self) -> Option<Event> {
         loop {
-            if self.live().is_stopped() || self.heed_rights().await.is_none() {
+            if self.live().is_stopped() {
                 return None;
+            }
+            // Both look-ups are seldom, and have room of their own only then: thousands of followers wait here.
+            if self.asked.state.auth.access.epoch() != self.epoch {
+                Box::pin(self.heed_rights()).await?;
             }
             match self.place.since(self.at) {
                 Since::Unknown(last) => {
@@ -198,22 +202,20 @@ impl Follower {
                 () = self.place.wake.notified() => {}
                 () = sleep_until(self.quiet_until) => {
                     // Tokens expire without anybody changing anything.
-                    self.asked.caller().await.ok()??;
+                    Box::pin(self.asked.caller()).await.ok()??;
                     return Some(Event::default().comment(""));
                 }
             }
         }
     }
 
-    /// Looks up anew what the caller may see if that may have changed; `None`: nothing any more, or it cannot be looked up now.
+    /// Looks up anew what the caller may see; `None`: nothing any more, or it cannot be looked up now.
     async fn heed_rights(&mut self) -> Option<()> {
         let epoch = self.asked.state.auth.access.epoch();
-        if epoch != self.epoch {
-            let caller = self.asked.caller().await.ok()??;
-            let interest = self.asked.interest(&caller).await.ok()?;
-            self.place.see(interest);
-            self.epoch = epoch;
-        }
+        let caller = self.asked.caller().await.ok()??;
+        let interest = self.asked.interest(&caller).await.ok()?;
+        self.place.see(interest);
+        self.epoch = epoch;
         Some(())
     }
 
