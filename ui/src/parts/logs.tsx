@@ -3,11 +3,13 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useDeferredValue, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { post } from "../api/client";
+import { pace } from "../api/pace";
 import { LIVE_MS } from "../api/queries";
 import { pauseAfter } from "../api/retry";
 import type { LogEvent } from "../api/types";
+import { followOutput } from "../live";
 import { type Look, parse, plain } from "../logic/ansi";
-import { follow, type Trouble, tryingAgain } from "../logic/follow";
+import { follow, type Following, type Trouble, tryingAgain } from "../logic/follow";
 import { matches, split } from "../logic/lines";
 import { type Asked, begun, type Kept, newer, NOTHING, withNewer, withOlder } from "../logic/output";
 import { exact, exactInZone } from "../logic/time";
@@ -32,11 +34,15 @@ interface Output extends Kept {
 }
 
 const FOLLOW_MS = LIVE_MS / 2;
+/** How often it is read all the same while the server tells of output. */
+const TOLD_MS = 15_000;
+/** Some stores show only seconds later what they took: for so long after it was told, output is read again and again. */
+const SETTLING_MS = 10_000;
 /** So many of the last events are kept, to know those that are said again. */
 const RECENT = 2000;
 
 /** Reads the output of a submission of a job, and goes on while it may print more. */
-function useOutput(project: string, runName: string, submission: string, isLive: boolean, diagnose: boolean): Output {
+function useOutput({ project, run, runName, submission, isLive }: Props, diagnose: boolean): Output {
   const [kept, setKept] = useState<Kept>(NOTHING);
   const [isLoading, setLoading] = useState(true);
   const [hasJumped, setJumped] = useState(false);
@@ -45,6 +51,8 @@ function useOutput(project: string, runName: string, submission: string, isLive:
   const [externalUrl, setExternalUrl] = useState<string | null>(null);
   const live = useRef(isLive);
   live.current = isLive;
+  const following = useRef<Following>(null);
+  const toldAt = useRef(-Infinity);
   const fetchingOlder = useRef<AbortController>(null);
   const poll = useCallback(
     (asked: Asked, signal: AbortSignal) =>
@@ -89,19 +97,33 @@ function useOutput(project: string, runName: string, submission: string, isLive:
     setJumped(false);
     setTrouble(null);
     setLoading(true);
-    const stop = follow({
+    const own = follow({
       read: (signal) => (recent === undefined ? begin(signal) : readOn(recent, signal)),
       isLive: () => live.current,
-      everyMs: FOLLOW_MS,
+      everyMs: () => (performance.now() - toldAt.current < SETTLING_MS ? FOLLOW_MS : pace(FOLLOW_MS, TOLD_MS)),
       pauseAfter: (failures, error) => pauseAfter(failures, error, LIVE_MS),
       isHidden: () => document.hidden,
       tell: setTrouble,
     });
+    following.current = own;
     return () => {
-      stop();
+      own.stop();
       forgetOlder();
     };
   }, [poll]);
+
+  useEffect(() => {
+    if (!isLive) return;
+    const leave = followOutput(run, (isMore) => {
+      if (isMore) toldAt.current = performance.now();
+      following.current?.now();
+    });
+    return () => {
+      leave();
+      // What it printed last is read at once where it has ended.
+      following.current?.now();
+    };
+  }, [run, isLive]);
 
   const { older } = kept;
   const loadOlder = useCallback(() => {
@@ -125,18 +147,21 @@ function useOutput(project: string, runName: string, submission: string, isLive:
 
 interface Props {
   project: string;
+  /** Its id. */
+  run: string;
   runName: string;
   submission: string;
   isLive: boolean;
 }
 
-export function Logs({ project, runName, submission, isLive }: Props) {
+export function Logs(props: Props) {
+  const { isLive } = props;
   const [diagnose, setDiagnose] = useState(false);
   const [times, setTimes] = usePreference("logs.times", "false");
   const [wraps, setWraps] = usePreference("logs.wrap", "false");
   const [wanted, setWanted] = useState("");
   const [at, setAt] = useState(0);
-  const output = useOutput(project, runName, submission, isLive, diagnose);
+  const output = useOutput(props, diagnose);
   const sought = useDeferredValue(wanted);
   const found = useMemo(() => (sought === "" ? [] : matches(output.lines.map((line) => plain(line.text)), sought)), [output.lines, sought]);
   const current = found.length === 0 ? undefined : found[((at % found.length) + found.length) % found.length];
