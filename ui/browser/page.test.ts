@@ -1045,6 +1045,107 @@ test("a list of 10,000 runs draws those that are seen, and scrolls", { timeout: 
   expect(nodes).toBeLessThan(5000);
 });
 
+/** Answers for the server what a job has printed: so many lines, in pages of these many, the newest first. */
+async function pretendOutput(page: Page, lines: number, perPage: number, text: (line: number) => string): Promise<void> {
+  const perEvent = 1000;
+  await page.route("**/logs/poll", (route) => {
+    const { next_token } = route.request().postDataJSON() as { next_token?: string };
+    const end = next_token === undefined ? lines : Number(next_token);
+    const start = Math.max(0, end - perPage);
+    const logs = [];
+    for (let from = end - perEvent; from >= start; from -= perEvent) {
+      const message = Buffer.from(Array.from({ length: perEvent }, (_, at) => `${text(from + at)}\n`).join("")).toString("base64");
+      logs.push({ timestamp: new Date(Date.UTC(2026, 2, 1) + from).toISOString(), log_source: "stdout", message });
+    }
+    return route.fulfill({ json: { logs, next_token: start > 0 ? String(start) : null, external_url: null } });
+  });
+}
+
+test("a million lines are read, searched and scrolled through", { timeout: 300_000 }, async () => {
+  const id = await server.submit("long", ["true"]);
+  await server.until(id, "done");
+  const page = await open("/healthcheck");
+  const lines = 1_000_000;
+  await pretendOutput(page, lines, 20_000, (line) => (line % 1000 === 7 ? `\u001b[31mError\u001b[0m at ${line}` : `step ${line} of a very long way`));
+  await page.goto(`${server.url}/projects/main/runs/${id}/logs`);
+  await page.getByText(`step ${lines - 1} of a very long way`, { exact: true }).waitFor();
+  await page.evaluate(() => {
+    const tasks: number[] = [];
+    Object.assign(window, { tasks });
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => tasks.push(entry.duration))).observe({ type: "longtask" });
+  });
+  await page.getByRole("searchbox").fill("error at");
+  await page.getByText("20 of 20", { exact: true }).waitFor();
+  await page.locator(".line.current").getByText("at 999007", { exact: false }).waitFor();
+  await button(page, "Search older output too").click();
+  await page.getByText("1,000 of 1,000", { exact: true }).waitFor({ timeout: 240_000 });
+  expect(await page.getByText("lines so far").count()).toBe(0);
+  // To the oldest one, and what is around it.
+  await page.getByRole("searchbox").press("Shift+Enter");
+  await page.getByText("1 of 1,000", { exact: true }).waitFor();
+  await page.locator(".line.current").getByText(/at 7$/).first().waitFor();
+  expect(await page.locator(".line.current").evaluate((line) => {
+    const [own, box] = [line.getBoundingClientRect(), line.closest(".log")?.getBoundingClientRect()];
+    return box !== undefined && own.top >= box.top && own.bottom <= box.bottom;
+  })).toBe(true);
+  await page.getByText("step 0 of a very long way", { exact: true }).waitFor();
+  await shoot(page, "logs-million");
+  const tasks = (await page.evaluate(() => (window as unknown as { tasks: number[] }).tasks)).sort((a, b) => b - a);
+
+  const log = page.getByRole("log", { name: "Output" });
+  const frames = await log.evaluate(async (view) => {
+    const times: number[] = [];
+    let last = performance.now();
+    for (let at = 0; at < 120; at += 1) {
+      view.scrollTop += 3000;
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      times.push(now - last);
+      last = now;
+    }
+    return times.sort((a, b) => a - b);
+  });
+  const drawn = await page.locator(".line").count();
+  await button(page, "To the end").click();
+  await page.getByText(`step ${lines - 1} of a very long way`, { exact: true }).waitFor();
+  console.log(`1,000,000 lines: ${drawn} drawn; frames of ${frames[60]?.toFixed(1)} ms (median), ${frames[114]?.toFixed(1)} ms (95 of 100); longest tasks while they were read and searched: ${tasks.slice(0, 3).map((ms) => ms.toFixed(0)).join(", ")} ms`);
+  expect(drawn).toBeGreaterThan(20);
+  expect(drawn).toBeLessThan(500);
+});
+
+test("what is missing of output is marked, and read when one asks for it", async () => {
+  const id = await server.submit("chatty", ["sleep 1000"]);
+  await server.until(id, "running");
+  const page = await open("/healthcheck");
+  const start = Date.now() - 1_000_000;
+  const event = (number: number) => ({ timestamp: new Date(start + number * 1000).toISOString(), log_source: "stdout", message: Buffer.from(`said ${number}\n`).toString("base64") });
+  let said = 3;
+  await page.route("**/logs/poll", (route) => {
+    const { next_token, start_time } = route.request().postDataJSON() as { next_token?: string; start_time?: string };
+    const end = next_token === undefined ? said : Number(next_token);
+    const all = Array.from({ length: end }, (_, number) => event(number)).filter(({ timestamp }) => start_time === undefined || timestamp > start_time);
+    return route.fulfill({ json: { logs: all.slice(-2).toReversed(), next_token: all.length > 2 ? String(end - 2) : null, external_url: null } });
+  });
+  await page.goto(`${server.url}/projects/main/runs/${id}/logs`);
+  await page.getByText("said 2", { exact: true }).waitFor();
+  said = 20;
+  const missing = page.getByText("More was printed here than this page reads on at once");
+  await missing.waitFor();
+  await page.getByText("said 19", { exact: true }).waitFor();
+  const shown = async () => (await page.locator(".line").allInnerTexts()).map((text) => Number(text.slice(5)));
+  expect(await shown()).toEqual(expect.arrayContaining([1, 2, 10, 19]));
+  expect(await shown()).not.toContain(5);
+  for (const scheme of ["light", "dark"] as const) expect(await faultsOf(page, scheme)).toEqual([]);
+  await shoot(page, "logs-gap");
+  while ((await missing.count()) > 0) {
+    const { length } = await shown();
+    await button(page, "Read what is missing").click();
+    await expect.poll(async () => (await shown()).length, PATIENCE).toBeGreaterThan(length);
+  }
+  await expect.poll(shown, PATIENCE).toEqual(Array.from({ length: 20 }, (_, number) => number));
+  await server.call("project/main/runs/stop", { runs_names: ["chatty"], abort: true });
+});
+
 test("costs are added up from what the server lists", async () => {
   const page = await open("/healthcheck");
   const hour = 3_600_000;
