@@ -129,6 +129,18 @@ test("charts are of what was measured, oldest first", () => {
   expect(charts([])).toEqual([]);
 });
 
+test("the network is shown where it was measured, at the times of the rest", () => {
+  const others = [metric("cpu_usage_percent", [1, 2, 3]), metric("memory_working_set_bytes", [1, 2, 3])];
+  const network = (...more: Metric[]) => charts([...others, ...more]).filter(({ title }) => title === "Network").map(({ unit, limit, series }) => [unit, limit, series]);
+  expect(network()).toEqual([]);
+  expect(network(metric("network_receive_bytes_per_second", [null, null, null]))).toEqual([]);
+  // The first time has no time before it.
+  expect(network(metric("network_receive_bytes_per_second", [2048, 0]), metric("network_transmit_bytes_per_second", [7.5, 8, null]))).toEqual([
+    ["bytes/s", null, [{ name: "received", values: [null, 0, 2048] }, { name: "sent", values: [null, 8, 7.5] }]],
+  ]);
+  expect(network(metric("network_transmit_bytes_per_second", [1, 1, 1]))).toEqual([["bytes/s", null, [{ name: "sent", values: [1, 1, 1] }]]]);
+});
+
 test("answers of models come in pieces that are cut anywhere", async () => {
   const bytes = new TextEncoder().encode('data: {"choices":[{"delta":{"content":"Hé"}}]}\r\n\r\ndata:{"choices":[{"delta":{"content":"llo"}}]}\n\ndata: [DONE]\n\n');
   const stream = new ReadableStream<Uint8Array>({
