@@ -2,7 +2,7 @@
 
 import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { createServer, request } from "node:http";
+import { createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { ADMIN, freePort, needed, Server } from "./server";
@@ -74,6 +74,15 @@ const shoot = (page: Page, name: string) => page.screenshot({ path: join(shots, 
 /** How long what is asked for again and again may take. */
 const PATIENCE = { timeout: 30_000 };
 const heading = (page: Page, name: string | RegExp) => page.getByRole("heading", { level: 1, name }).waitFor();
+/** Waits until the page has asked for nothing new for half a second. What it is told of changes by never ends. */
+const quiet = (page: Page) =>
+  page.evaluate(async () => {
+    const done = () => performance.getEntriesByType("resource").length;
+    for (let before = -1; before !== done(); ) {
+      before = done();
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  });
 const button = (page: Page, name: string) => page.getByRole("button", { name, exact: true });
 
 test("who is not signed in signs in, and gets to where they wanted", async () => {
@@ -644,23 +653,170 @@ test.each([
   expect(asked).toBeGreaterThan(6);
 });
 
-test("the page works below another path, and asks nobody else", async () => {
+/** Has the server answer in the place of a proxy. */
+function passOn(incoming: IncomingMessage, answer: ServerResponse, path: string): void {
   const { port } = new URL(server.url);
-  const proxy = createServer((incoming, answer) => {
-    const path = incoming.url ?? "";
-    if (!path.startsWith("/below/here/")) {
-      answer.writeHead(418).end();
-      return;
-    }
-    const forwarded = request({ host: "127.0.0.1", port, method: incoming.method, path: path.slice("/below/here".length), headers: incoming.headers }, (from) => {
-      answer.writeHead(from.statusCode ?? 500, from.headers);
-      from.pipe(answer);
-    });
-    incoming.pipe(forwarded);
+  const forwarded = request({ host: "127.0.0.1", port, method: incoming.method, path, headers: incoming.headers }, (from) => {
+    answer.writeHead(from.statusCode ?? 500, from.headers);
+    from.pipe(answer);
   });
+  answer.on("close", () => forwarded.destroy());
+  forwarded.on("error", () => answer.destroy());
+  incoming.pipe(forwarded);
+}
+
+async function proxied(hear: (incoming: IncomingMessage, answer: ServerResponse) => void): Promise<{ url: string; close: () => void }> {
+  const proxy = createServer(hear);
   await new Promise<void>((resolve) => proxy.listen(0, "127.0.0.1", resolve));
   const address = proxy.address();
-  const base = `http://127.0.0.1:${typeof address === "object" && address ? address.port : 0}/below/here`;
+  const close = () => {
+    proxy.close();
+    proxy.closeAllConnections();
+  };
+  return { url: `http://127.0.0.1:${typeof address === "object" && address ? address.port : 0}`, close };
+}
+
+/** The server, but for what it tells of changes: that is told here. */
+async function fed() {
+  const feed = { asked: [] as { query: string; after: string | undefined }[], isKnown: true, isOpen: false, last: 0 };
+  let stream: ServerResponse | undefined;
+  const tell = (event: string, data: object = {}) => stream?.write(`id: test-${(feed.last += 1)}\nevent: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+  const proxy = await proxied((incoming, answer) => {
+    const [path = "", query = ""] = (incoming.url ?? "").split("?");
+    if (path !== "/api/changes/follow") return passOn(incoming, answer, incoming.url ?? "");
+    feed.asked.push({ query, after: incoming.headers["last-event-id"] as string | undefined });
+    if (!feed.isKnown) return void answer.writeHead(404, { "Content-Type": "application/json" }).end('{"detail":"Not Found"}');
+    answer.writeHead(200, { "Content-Type": "text/event-stream" });
+    stream = answer;
+    feed.isOpen = true;
+    answer.on("close", () => (feed.isOpen = stream !== answer && feed.isOpen));
+    tell("hello");
+  });
+  return Object.assign(feed, { url: proxy.url, close: proxy.close, tell, drop: () => stream?.destroy(), changed: (...changes: object[]) => tell("changes", { changes }) });
+}
+
+/** Has the page think that its tab is seen, or is not. */
+const see = (page: Page, state: "visible" | "hidden") =>
+  page.evaluate((is) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => is });
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => is === "hidden" });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, state);
+
+test("what the server tells of is read at once, and nothing is asked for else", async () => {
+  const feed = await fed();
+  try {
+    const page = await open("/healthcheck");
+    let lists = 0;
+    page.on("request", (asked) => {
+      if (asked.url().endsWith("/api/runs/list")) lists += 1;
+    });
+    await page.goto(`${feed.url}/runs?only_active=false`);
+    await page.getByRole("table", { name: "Runs" }).waitFor();
+    // What was read while the page began to be told is read once more.
+    await page.waitForTimeout(3000);
+    const first = lists;
+    const id = await server.submit("untold", ["true"]);
+    await page.waitForTimeout(7000);
+    expect([lists, await page.getByRole("row", { name: /untold/ }).count(), feed.asked]).toEqual([first, 0, [{ query: "", after: undefined }]]);
+    feed.changed({ kind: "moon" }, { kind: "run", id });
+    await page.getByRole("row", { name: /untold/ }).waitFor({ timeout: 1000 });
+
+    // Another connection takes the place of one that ends; a tab that nobody sees has none.
+    const { last } = feed;
+    feed.drop();
+    await expect.poll(() => feed.asked.at(-1)?.after, PATIENCE).toBe(`test-${last}`);
+    await see(page, "hidden");
+    await expect.poll(() => feed.isOpen, PATIENCE).toBe(false);
+    const connections = feed.asked.length;
+    await see(page, "visible");
+    await expect.poll(() => feed.isOpen, PATIENCE).toBe(true);
+    expect(feed.asked.slice(connections)).toEqual([{ query: "", after: `test-${last + 1}` }]);
+
+    // What may have been missed is read.
+    await server.submit("missed", ["true"]);
+    feed.tell("reset");
+    await page.getByRole("row", { name: /missed/ }).waitFor({ timeout: 2000 });
+
+    // Where it is told no more, it is asked for.
+    feed.isKnown = false;
+    feed.drop();
+    await server.submit("asked-for", ["true"]);
+    await page.getByRole("row", { name: /asked-for/ }).waitFor();
+    const before = lists;
+    await expect.poll(() => lists, PATIENCE).toBeGreaterThan(before + 1);
+  } finally {
+    feed.close();
+  }
+});
+
+test("output is read when the server tells of it", async () => {
+  const feed = await fed();
+  const id = await server.submit("talkative", ["while true; do date +%s.%N; sleep 0.1; done"]);
+  try {
+    await server.until(id, "running");
+    const page = await open("/healthcheck");
+    let polls = 0;
+    page.on("request", (asked) => {
+      if (asked.url().endsWith("/logs/poll")) polls += 1;
+    });
+    await page.goto(`${feed.url}/projects/main/runs/${id}/logs`);
+    const line = page.getByText(/^\d+\.\d+$/).last();
+    await line.waitFor();
+    await expect.poll(() => feed.asked.at(-1)?.query, PATIENCE).toBe(`run_id=${id}`);
+    // What was to be read before the page was told is read by then.
+    await page.waitForTimeout(3000);
+    const [said, before] = [await line.textContent(), polls];
+    await page.waitForTimeout(4000);
+    expect([polls, await line.textContent()]).toEqual([before, said]);
+    feed.changed({ kind: "logs", id });
+    await expect.poll(() => line.textContent(), { timeout: 1000 }).not.toBe(said);
+    // Whoever looks at something else is not told of output.
+    await page.getByRole("link", { name: "Details" }).click();
+    await expect.poll(() => feed.asked.at(-1)?.query, PATIENCE).toBe("");
+  } finally {
+    feed.close();
+    await server.call("project/main/runs/stop", { runs_names: ["talkative"], abort: true });
+  }
+});
+
+test("what changes is seen within a quarter of a second", async () => {
+  const page = await open("/healthcheck");
+  const isTold = page.waitForResponse((answer) => answer.url().includes("/api/changes/follow") && answer.ok());
+  await page.goto(`${server.url}/runs?only_active=false`);
+  await page.getByRole("table", { name: "Runs" }).waitFor();
+  await isTold;
+  await quiet(page);
+  await page.evaluate(() => {
+    const seen: Record<string, number> = {};
+    Object.assign(window, { seen });
+    new MutationObserver(() => {
+      for (const link of document.querySelectorAll("tbody a.name")) seen[link.textContent ?? ""] ??= Date.now();
+    }).observe(document.body, { childList: true, subtree: true, characterData: true });
+  });
+  const seenAt = (name: string) => page.evaluate((own) => (window as unknown as { seen: Record<string, number> }).seen[own] ?? 0, name);
+  const waits: number[] = [];
+  for (let at = 0; at < 20; at += 1) {
+    const id = await server.submit(`quick-${at}`, ["true"]);
+    const now = Date.now();
+    await expect.poll(() => seenAt(`quick-${at}`), PATIENCE).toBeGreaterThan(0);
+    waits.push((await seenAt(`quick-${at}`)) - now);
+    await server.until(id, "done");
+  }
+  waits.sort((a, b) => a - b);
+  console.log(`from the answer to who submits until a run is seen: ${waits[10]} ms (median), ${waits.at(-1)} ms (longest of ${waits.length})`);
+  // What is aimed at is 250 ms for 99 of 100 (docs/ui.md); the rest is room for machines with other work. Without being told it would be seconds.
+  expect(waits[10]).toBeLessThan(250);
+  expect(waits.at(-1)).toBeLessThan(1500);
+});
+
+test("the page works below another path, and asks nobody else", async () => {
+  const proxy = await proxied((incoming, answer) => {
+    const path = incoming.url ?? "";
+    if (path.startsWith("/below/here/")) passOn(incoming, answer, path.slice("/below/here".length));
+    else answer.writeHead(418).end();
+  });
+  const base = `${proxy.url}/below/here`;
   try {
     const page = await open("/healthcheck", { token: null });
     const elsewhere: string[] = [];
@@ -809,7 +965,7 @@ test("the first load is small, and kept", async () => {
   await page.evaluate((token) => localStorage.setItem("dstack.token", token), ADMIN);
   await page.goto(`${server.url}/runs`);
   await heading(page, "Runs");
-  await page.waitForLoadState("networkidle");
+  await quiet(page);
   const files = [...transferred].filter(([url]) => !url.includes("/api/"));
   const onTheWire = files.reduce((sum, [, size]) => sum + size, 0);
   const unpacked = await page.evaluate(() => (performance.getEntriesByType("resource") as PerformanceResourceTiming[]).filter((entry) => !entry.name.includes("/api/")).reduce((sum, entry) => sum + entry.decodedBodySize, 0));
@@ -889,6 +1045,107 @@ test("a list of 10,000 runs draws those that are seen, and scrolls", { timeout: 
   expect(nodes).toBeLessThan(5000);
 });
 
+/** Answers for the server what a job has printed: so many lines, in pages of these many, the newest first. */
+async function pretendOutput(page: Page, lines: number, perPage: number, text: (line: number) => string): Promise<void> {
+  const perEvent = 1000;
+  await page.route("**/logs/poll", (route) => {
+    const { next_token } = route.request().postDataJSON() as { next_token?: string };
+    const end = next_token === undefined ? lines : Number(next_token);
+    const start = Math.max(0, end - perPage);
+    const logs = [];
+    for (let from = end - perEvent; from >= start; from -= perEvent) {
+      const message = Buffer.from(Array.from({ length: perEvent }, (_, at) => `${text(from + at)}\n`).join("")).toString("base64");
+      logs.push({ timestamp: new Date(Date.UTC(2026, 2, 1) + from).toISOString(), log_source: "stdout", message });
+    }
+    return route.fulfill({ json: { logs, next_token: start > 0 ? String(start) : null, external_url: null } });
+  });
+}
+
+test("a million lines are read, searched and scrolled through", { timeout: 300_000 }, async () => {
+  const id = await server.submit("long", ["true"]);
+  await server.until(id, "done");
+  const page = await open("/healthcheck");
+  const lines = 1_000_000;
+  await pretendOutput(page, lines, 20_000, (line) => (line % 1000 === 7 ? `\u001b[31mError\u001b[0m at ${line}` : `step ${line} of a very long way`));
+  await page.goto(`${server.url}/projects/main/runs/${id}/logs`);
+  await page.getByText(`step ${lines - 1} of a very long way`, { exact: true }).waitFor();
+  await page.evaluate(() => {
+    const tasks: number[] = [];
+    Object.assign(window, { tasks });
+    new PerformanceObserver((list) => list.getEntries().forEach((entry) => tasks.push(entry.duration))).observe({ type: "longtask" });
+  });
+  await page.getByRole("searchbox").fill("error at");
+  await page.getByText("20 of 20", { exact: true }).waitFor();
+  await page.locator(".line.current").getByText("at 999007", { exact: false }).waitFor();
+  await button(page, "Search older output too").click();
+  await page.getByText("1,000 of 1,000", { exact: true }).waitFor({ timeout: 240_000 });
+  expect(await page.getByText("lines so far").count()).toBe(0);
+  // To the oldest one, and what is around it.
+  await page.getByRole("searchbox").press("Shift+Enter");
+  await page.getByText("1 of 1,000", { exact: true }).waitFor();
+  await page.locator(".line.current").getByText(/at 7$/).first().waitFor();
+  expect(await page.locator(".line.current").evaluate((line) => {
+    const [own, box] = [line.getBoundingClientRect(), line.closest(".log")?.getBoundingClientRect()];
+    return box !== undefined && own.top >= box.top && own.bottom <= box.bottom;
+  })).toBe(true);
+  await page.getByText("step 0 of a very long way", { exact: true }).waitFor();
+  await shoot(page, "logs-million");
+  const tasks = (await page.evaluate(() => (window as unknown as { tasks: number[] }).tasks)).sort((a, b) => b - a);
+
+  const log = page.getByRole("log", { name: "Output" });
+  const frames = await log.evaluate(async (view) => {
+    const times: number[] = [];
+    let last = performance.now();
+    for (let at = 0; at < 120; at += 1) {
+      view.scrollTop += 3000;
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      times.push(now - last);
+      last = now;
+    }
+    return times.sort((a, b) => a - b);
+  });
+  const drawn = await page.locator(".line").count();
+  await button(page, "To the end").click();
+  await page.getByText(`step ${lines - 1} of a very long way`, { exact: true }).waitFor();
+  console.log(`1,000,000 lines: ${drawn} drawn; frames of ${frames[60]?.toFixed(1)} ms (median), ${frames[114]?.toFixed(1)} ms (95 of 100); longest tasks while they were read and searched: ${tasks.slice(0, 3).map((ms) => ms.toFixed(0)).join(", ")} ms`);
+  expect(drawn).toBeGreaterThan(20);
+  expect(drawn).toBeLessThan(500);
+});
+
+test("what is missing of output is marked, and read when one asks for it", async () => {
+  const id = await server.submit("chatty", ["sleep 1000"]);
+  await server.until(id, "running");
+  const page = await open("/healthcheck");
+  const start = Date.now() - 1_000_000;
+  const event = (number: number) => ({ timestamp: new Date(start + number * 1000).toISOString(), log_source: "stdout", message: Buffer.from(`said ${number}\n`).toString("base64") });
+  let said = 3;
+  await page.route("**/logs/poll", (route) => {
+    const { next_token, start_time } = route.request().postDataJSON() as { next_token?: string; start_time?: string };
+    const end = next_token === undefined ? said : Number(next_token);
+    const all = Array.from({ length: end }, (_, number) => event(number)).filter(({ timestamp }) => start_time === undefined || timestamp > start_time);
+    return route.fulfill({ json: { logs: all.slice(-2).toReversed(), next_token: all.length > 2 ? String(end - 2) : null, external_url: null } });
+  });
+  await page.goto(`${server.url}/projects/main/runs/${id}/logs`);
+  await page.getByText("said 2", { exact: true }).waitFor();
+  said = 20;
+  const missing = page.getByText("More was printed here than this page reads on at once");
+  await missing.waitFor();
+  await page.getByText("said 19", { exact: true }).waitFor();
+  const shown = async () => (await page.locator(".line").allInnerTexts()).map((text) => Number(text.slice(5)));
+  expect(await shown()).toEqual(expect.arrayContaining([1, 2, 10, 19]));
+  expect(await shown()).not.toContain(5);
+  for (const scheme of ["light", "dark"] as const) expect(await faultsOf(page, scheme)).toEqual([]);
+  await shoot(page, "logs-gap");
+  while ((await missing.count()) > 0) {
+    const { length } = await shown();
+    await button(page, "Read what is missing").click();
+    await expect.poll(async () => (await shown()).length, PATIENCE).toBeGreaterThan(length);
+  }
+  await expect.poll(shown, PATIENCE).toEqual(Array.from({ length: 20 }, (_, number) => number));
+  await server.call("project/main/runs/stop", { runs_names: ["chatty"], abort: true });
+});
+
 test("costs are added up from what the server lists", async () => {
   const page = await open("/healthcheck");
   const hour = 3_600_000;
@@ -946,7 +1203,7 @@ test("the page is quick where the processor is four times slower", async () => {
   const measure = async (): Promise<Figures> => {
     await page.goto(`${server.url}/runs?only_active=false`);
     await page.getByRole("table", { name: "Runs" }).waitFor();
-    await page.waitForLoadState("networkidle");
+    await quiet(page);
     return page.evaluate(() => {
       const { seen } = window as unknown as { seen: { largestPaint: number; shift: number; tasks: { start: number; duration: number }[]; usable: number } };
       const firstPaint = performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? Infinity;

@@ -22,8 +22,7 @@ async function ask(client: QueryClient): Promise<void> {
   const isThere = await isAlive();
   if (own !== questions) return;
   if (isThere) {
-    set(false);
-    await client.invalidateQueries();
+    serverIsThere(client);
   } else {
     again = setTimeout(() => void ask(client), RETRY_MS);
   }
@@ -33,6 +32,15 @@ export function serverWasLost(client: QueryClient): void {
   if (lost) return;
   set(true);
   again = setTimeout(() => void ask(client), RETRY_MS);
+}
+
+/** It has answered, whatever it was asked. */
+export function serverIsThere(client: QueryClient): void {
+  if (!lost) return;
+  clearTimeout(again);
+  questions += 1;
+  set(false);
+  void client.invalidateQueries();
 }
 
 /** Asks at once, for readers who do not want to wait. */
@@ -45,11 +53,12 @@ export function isLost(): boolean {
   return lost;
 }
 
-function subscribe(listener: () => void): () => void {
+/** Hears of it when the server is lost, and found again. */
+export function subscribeToLoss(listener: () => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
 export function useIsLost(): boolean {
-  return useSyncExternalStore(subscribe, isLost);
+  return useSyncExternalStore(subscribeToLoss, isLost);
 }

@@ -10,6 +10,7 @@ import { me } from "./api/queries";
 import { mayRetry, retryDelay } from "./api/retry";
 import { serverWasLost } from "./connection";
 import { forgetAfter, tabStorage } from "./logic/kept-draft";
+import { startLive } from "./live";
 import { followTheme } from "./preferences";
 import { makeRouter } from "./router";
 import { session } from "./session";
@@ -63,6 +64,8 @@ session.subscribe(() => {
   client.clear();
   if (!/^\/(auth|logout)(\/|$)/.test(pathname)) void router.navigate({ to: "/auth/token", search: { to: href, expired: true } as never, replace: true });
 });
+
+startLive(client, onError);
 
 const place = document.getElementById("root");
 if (place) {

@@ -7,24 +7,26 @@ beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
 const refused = (status: number) => new ApiError(status, [{ text: "no", place: [] }], null);
+const pause = (ms: number) => (ms > 0 ? new Promise((resolve) => setTimeout(resolve, ms)) : Promise.resolve());
 const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms);
 
 /** Something that is followed, whose readings end as these say, and then well. */
 function followed(...failures: unknown[]) {
-  const seen = { reads: 0, isLive: true, isHidden: false, told: [] as (Trouble | null)[] };
-  const stop = follow({
+  const seen = { reads: 0, isLive: true, isHidden: false, everyMs: 1500, takesMs: 0, told: [] as (Trouble | null)[] };
+  const { stop, now } = follow({
     read: async () => {
       seen.reads += 1;
+      await pause(seen.takesMs);
       const failure = failures.shift();
       if (failure !== undefined) throw failure;
     },
     isLive: () => seen.isLive,
-    everyMs: 1500,
+    everyMs: () => seen.everyMs,
     pauseAfter: (count, error) => pauseAfter(count, error, 3000),
     isHidden: () => seen.isHidden,
     tell: (trouble) => seen.told.push(trouble),
   });
-  return { seen, stop };
+  return { seen, stop, now };
 }
 
 test("what is followed waits as long as the server asks, but not without bounds", async () => {
@@ -95,4 +97,54 @@ test("what is left is not read on", async () => {
   stop();
   await pass(600_000);
   expect([seen.reads, seen.told]).toEqual([1, []]);
+});
+
+test("what is new is read at once, and not again and again", async () => {
+  const { seen, stop, now } = followed();
+  seen.everyMs = 60_000;
+  await pass(10_000);
+  expect(seen.reads).toBe(1);
+  now();
+  await pass(0);
+  expect(seen.reads).toBe(2);
+  for (let times = 0; times < 100; times += 1) {
+    now();
+    await pass(10);
+  }
+  // A second, with pauses of 150 ms.
+  expect(seen.reads).toBeGreaterThanOrEqual(8);
+  expect(seen.reads).toBeLessThanOrEqual(9);
+  stop();
+});
+
+test("what is new while it is read is read after that, and a store that is slow is asked less often", async () => {
+  const { seen, stop, now } = followed();
+  seen.everyMs = 60_000;
+  await pass(1000);
+  seen.takesMs = 200;
+  now();
+  await pass(100);
+  now();
+  now();
+  await pass(150);
+  expect(seen.reads).toBe(2);
+  await pass(800);
+  expect(seen.reads).toBe(3);
+  await pass(30_000);
+  expect(seen.reads).toBe(3);
+  stop();
+});
+
+test("what fails is not asked for sooner because there is something new", async () => {
+  const { seen, stop, now } = followed(new TryLater("busy", 429, 20_000));
+  await pass(1000);
+  now();
+  await pass(18_000);
+  expect(seen.reads).toBe(1);
+  await pass(1000);
+  expect(seen.reads).toBe(2);
+  stop();
+  now();
+  await pass(60_000);
+  expect(seen.reads).toBe(2);
 });

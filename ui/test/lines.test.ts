@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { LogEvent } from "../src/api/types";
 import { plain } from "../src/logic/ansi";
 import { pathAt } from "../src/logic/completion";
-import { append, decoded, type Line, LONGEST, matches, prepend, split, unknown } from "../src/logic/lines";
+import { append, decoded, joined, type Line, LONGEST, matches, split, tellsOfLoss, unknown } from "../src/logic/lines";
 
 let second = 0;
 const event = (text: string, log_source: LogEvent["log_source"] = "stdout"): LogEvent => ({
@@ -41,16 +41,30 @@ test("progress bars show what they show last", () => {
   expect(texts(lines)).toEqual(["100%\r", "next\r"]);
 });
 
-test("older output comes before, joined at the seam", () => {
-  const lines: Line[] = [];
-  append(lines, [event("ond\nthird\n")]);
-  expect(texts(prepend(lines, [event("first\nsec")]))).toEqual(["first", "second", "third"]);
+test("a line of two pieces is one, where the first was not ended and both are of one kind", () => {
+  const pieces = (first: string, second: string, ...sources: LogEvent["log_source"][]) => {
+    const [one, two]: [Line[], Line[]] = [[], []];
+    append(one, [event(first, sources[0])]);
+    append(two, [event(second, sources[1])]);
+    return joined(one.at(-1), two[0])?.text ?? null;
+  };
+  expect(pieces("first\nsec", "ond\nthird\n")).toBe("second");
+  expect(pieces("first\n", "second\n")).toBeNull();
+  expect(pieces("out", "err", "stdout", "stderr")).toBeNull();
+  expect([joined(undefined, undefined), pieces("10%\r", "100%\n")]).toEqual([null, "100%"]);
 });
 
 test("what is said again is not shown again, and twice the same is", () => {
   const [a, b] = [event("a\n"), event("b\n")];
   expect(unknown([a, b, b], [a, b])).toEqual([b]);
   expect(unknown([a, a], [])).toEqual([a, a]);
+});
+
+test("lines that tell of lost output are known", () => {
+  // As crates/dstack-agent-api/src/stream.rs and crates/dstack-server/src/wiring/output/quota.rs write them.
+  expect(tellsOfLoss("[4096 bytes of log were lost: the spool was full]")).toBe(true);
+  expect(tellsOfLoss("[output is left out here: the job has used up its quota of 1000 bytes an hour]")).toBe(true);
+  for (const text of ["[info] 3 bytes of log were lost: the spool was full]", "bytes of log were lost", "[]", ""]) expect(tellsOfLoss(text), text).toBe(false);
 });
 
 test("search does not mind the case", () => {

@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import { ApiError } from "../src/api/errors";
 import type { Event, Metric } from "../src/api/types";
 import { chatDelta, serverSentData } from "../src/logic/chat";
-import { allPages, readsOn, withHead } from "../src/logic/live";
+import { allPages, firstFurther, readsOn, withFurther, withHead } from "../src/logic/live";
 import { charts } from "../src/logic/metrics";
 import { phases } from "../src/logic/timeline";
 
@@ -36,6 +36,36 @@ test("where more came than a page has, the list begins again, and has no hole", 
 test("the last page keeps its length, by which it is known whether there is more", () => {
   expect(merged("dc|b", "ed", 2)).toEqual({ pages: "e*d*c|b", starts: 2 });
   expect(merged("ed|cb", "fe", 2)).toEqual({ pages: "f*e*d|cb", starts: 2 });
+});
+
+/** Pages of rows that are named by letters, after a page came that stands after one of them. */
+function further(known: string, after: string, page: string, limit: number): { pages: string; starts: number } {
+  const pages = known.split("|").map((rows) => [...rows].map((id) => row(id)));
+  const pageParams: (Row | undefined)[] = pages.map((_, at) => pages[at - 1]?.at(-1));
+  const newer = [...page].map((id) => row(id, "*"));
+  const { pages: merged, pageParams: starts } = withFurther({ pages, pageParams }, row(after), newer, { limit, most: Infinity, idOf: (each) => each.id });
+  return { pages: merged.map((rows) => rows.map(({ id, status }) => id + status).join("")).join("|"), starts: starts.length };
+}
+
+test("what has changed further down is put in its place", () => {
+  expect(further("ih|gf|ed|c", "g", "fe", 2)).toEqual({ pages: "ihgf*e*d|c", starts: 2 });
+  // One is gone.
+  expect(further("ih|gf|ed|c", "g", "ed", 2).pages).toBe("ihge*d*|c");
+  expect(further("ih|gf|ed|c", "d", "c", 2)).toEqual({ pages: "ihgfedc*", starts: 1 });
+  expect(further("ih|gf|ed|c", "d", "", 2).pages).toBe("ihgfed");
+  // The list has grown behind what is known.
+  expect(further("ih|gf", "g", "fe", 2).pages).toBe("ihgf*e*");
+  // Nothing is put where it is not known how it joins.
+  for (const [after, page] of [["z", "yx"], ["h", "zy"]] as const) expect(further("ih|gf|ed|c", after, page, 2).pages).toBe("ih|gf|ed|c");
+});
+
+test("what has changed on the first page is not read apart from it", () => {
+  const known = { pages: [[..."ihg"].map((id) => row(id)), [..."fed"].map((id) => row(id))], pageParams: [undefined, row("g")] };
+  const first = (...ids: string[]) => {
+    const found = firstFurther(known, new Set(ids), { limit: 2, most: Infinity, idOf: (each: Row) => each.id });
+    return found && `${found.row.id} after ${found.after.id}`;
+  };
+  expect([first("i", "h"), first("h", "d", "e"), first("g"), first("z"), first()]).toEqual([null, "e after f", "g after h", null, null]);
 });
 
 test("a list that is open for days keeps its newest rows", () => {
@@ -99,6 +129,18 @@ test("charts are of what was measured, oldest first", () => {
   expect(charts([])).toEqual([]);
 });
 
+test("the network is shown where it was measured, at the times of the rest", () => {
+  const others = [metric("cpu_usage_percent", [1, 2, 3]), metric("memory_working_set_bytes", [1, 2, 3])];
+  const network = (...more: Metric[]) => charts([...others, ...more]).filter(({ title }) => title === "Network").map(({ unit, limit, series }) => [unit, limit, series]);
+  expect(network()).toEqual([]);
+  expect(network(metric("network_receive_bytes_per_second", [null, null, null]))).toEqual([]);
+  // The first time has no time before it.
+  expect(network(metric("network_receive_bytes_per_second", [2048, 0]), metric("network_transmit_bytes_per_second", [7.5, 8, null]))).toEqual([
+    ["bytes/s", null, [{ name: "received", values: [null, 0, 2048] }, { name: "sent", values: [null, 8, 7.5] }]],
+  ]);
+  expect(network(metric("network_transmit_bytes_per_second", [1, 1, 1]))).toEqual([["bytes/s", null, [{ name: "sent", values: [1, 1, 1] }]]]);
+});
+
 test("answers of models come in pieces that are cut anywhere", async () => {
   const bytes = new TextEncoder().encode('data: {"choices":[{"delta":{"content":"Hé"}}]}\r\n\r\ndata:{"choices":[{"delta":{"content":"llo"}}]}\n\ndata: [DONE]\n\n');
   const stream = new ReadableStream<Uint8Array>({
@@ -112,6 +154,13 @@ test("answers of models come in pieces that are cut anywhere", async () => {
   expect(answer).toBe("Héllo");
   expect(() => chatDelta('{"error":{"message":"too long"}}')).toThrow("too long");
   expect(chatDelta("half of {")).toBe("");
+});
+
+test("an answer whose last event was not ended is whole", async () => {
+  const stream = new Blob(['data: {"a":1}\n\ndata: last']).stream();
+  const found: string[] = [];
+  for await (const data of serverSentData(stream)) found.push(data);
+  expect(found).toEqual(['{"a":1}', "last"]);
 });
 
 test("what is further down is asked for again only once somebody wants it, after it did not come", async () => {

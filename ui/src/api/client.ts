@@ -77,7 +77,8 @@ async function send(url: string, init: RequestInit, token: string | null): Promi
   }
 }
 
-async function answered(url: string, init: RequestInit, token: string | null): Promise<unknown> {
+/** Asks, and gives the answer as it begins; fails where the server refuses, or does not answer. */
+async function asked(url: string, init: RequestInit, token: string | null): Promise<Response> {
   const headers: Record<string, string> = { "X-API-VERSION": "latest", ...(init.headers as Record<string, string>) };
   if (token !== null) headers["Authorization"] = `Bearer ${token}`;
   let response: Response;
@@ -87,21 +88,27 @@ async function answered(url: string, init: RequestInit, token: string | null): P
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ServerLost("The server cannot be reached.");
   }
+  if (response.ok) return response;
   const { status } = response;
   const retryAfter = response.headers.get("Retry-After");
   const asksToWait = status === 429 || (status === 503 && retryAfter !== null);
   if ([502, 503, 504].includes(status) && !asksToWait) throw new ServerLost(`The server cannot answer now (status ${status}).`);
-  const text = await response.text().catch((error: unknown) => {
+  const { problems, code } = problemsOf(status, parsed(await textOf(response)) ?? null);
+  const refusal = new ApiError(status, problems, code, token);
+  throw asksToWait ? new TryLater(refusal.message, status, waitOf(retryAfter)) : refusal;
+}
+
+function textOf(response: Response): Promise<string> {
+  return response.text().catch((error: unknown) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ServerLost("The server's answer broke off.");
   });
-  const body = parsed(text);
-  if (!response.ok) {
-    const { problems, code } = problemsOf(status, body ?? null);
-    const refusal = new ApiError(status, problems, code, token);
-    throw asksToWait ? new TryLater(refusal.message, status, waitOf(retryAfter)) : refusal;
-  }
-  if (body === undefined) throw new ApiError(status, [{ text: NO_JSON, place: [] }], null, token);
+}
+
+async function answered(url: string, init: RequestInit, token: string | null): Promise<unknown> {
+  const response = await asked(url, init, token);
+  const body = parsed(await textOf(response));
+  if (body === undefined) throw new ApiError(response.status, [{ text: NO_JSON, place: [] }], null, token);
   return body;
 }
 
@@ -154,6 +161,15 @@ export async function post<P extends PostPath>(path: P, options: Options<P> = {}
 export async function get<T>(path: string, params: Record<string, string>, query: Record<string, string>, signal?: AbortSignal): Promise<T> {
   const url = `${address(path, params)}?${new URLSearchParams(query)}`;
   return (await send(url, signal ? { signal } : {}, token())) as T;
+}
+
+/** Opens a route that answers with events for as long as it is listened to. */
+export async function open(path: string, query: Record<string, string>, headers: Record<string, string>, token: string | null, signal: AbortSignal): Promise<ReadableStream<Uint8Array>> {
+  const response = await asked(`${address(path)}?${new URLSearchParams(query)}`, { headers: { Accept: "text/event-stream", ...headers }, signal }, token);
+  const isStream = response.headers.get("Content-Type")?.startsWith("text/event-stream") === true;
+  if (response.body && isStream) return response.body;
+  void response.body?.cancel();
+  throw new ApiError(response.status, [{ text: NO_JSON, place: [] }], null, token);
 }
 
 /** Whether the server answers at all. */

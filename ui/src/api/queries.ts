@@ -2,12 +2,15 @@
 
 import { type QueryClient, queryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";
-import { allPages, type Pages, readsOn, withHead } from "../logic/live";
+import { allPages, PAGES, type Pages, readsOn, withHead } from "../logic/live";
 import { eachOf } from "../logic/turns";
 import { ApiError, post } from "./client";
+import { useFurther } from "./further";
+import { pace, paced } from "./pace";
+import type { Meta } from "./refresher";
 import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User, Volume } from "./types";
 
-/** How often what is shown is asked for again, in milliseconds. Hidden pages ask nothing. */
+/** How often what is shown is asked for again while the server does not tell of changes, in milliseconds. Hidden pages ask nothing. */
 export const LIVE_MS = 3000;
 const SLOW_MS = 15000;
 
@@ -40,28 +43,28 @@ export const anyRun = () =>
   queryOptions({
     queryKey: ["runs", "any"],
     queryFn: async ({ signal }) => (await post("/api/runs/list", { body: { limit: 1, include_jobs: false }, signal })).length > 0,
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
   });
 
 export const project = (name: string) =>
   queryOptions({
     queryKey: ["project", name],
     queryFn: ({ signal }) => post("/api/projects/{project_name}/get", { params: { project_name: name }, signal }),
-    refetchInterval: SLOW_MS,
+    refetchInterval: paced(SLOW_MS),
   });
 
 export const users = () =>
   queryOptions({
     queryKey: ["users"],
     queryFn: async ({ signal }) => (await post("/api/users/list", { body: { limit: MOST_LISTED }, signal })) as User[],
-    refetchInterval: SLOW_MS,
+    refetchInterval: paced(SLOW_MS),
   });
 
 export const run = (projectName: string, id: string) =>
   queryOptions({
     queryKey: ["run", projectName, id],
     queryFn: ({ signal }) => post("/api/project/{project_name}/runs/get", { params: { project_name: projectName }, body: { id }, signal }),
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
   });
 
 export const runByName = (projectName: string, name: string) =>
@@ -69,21 +72,21 @@ export const runByName = (projectName: string, name: string) =>
     queryKey: ["run", projectName, name],
     queryFn: ({ signal }) =>
       post("/api/project/{project_name}/runs/get", { params: { project_name: projectName }, body: { run_name: name }, signal }),
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
   });
 
 export const fleet = (projectName: string, id: string) =>
   queryOptions({
     queryKey: ["fleet", projectName, id],
     queryFn: ({ signal }) => post("/api/project/{project_name}/fleets/get", { params: { project_name: projectName }, body: { id }, signal }),
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
   });
 
 export const instance = (projectName: string, id: string) =>
   queryOptions({
     queryKey: ["instance", projectName, id],
     queryFn: ({ signal }) => post("/api/project/{project_name}/instances/get", { params: { project_name: projectName }, body: { id }, signal }),
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
   });
 
 export const gateways = (projectName: string) =>
@@ -91,7 +94,7 @@ export const gateways = (projectName: string) =>
     queryKey: ["gateways", projectName],
     queryFn: ({ signal }) =>
       post("/api/project/{project_name}/gateways/list", { params: { project_name: projectName }, body: { include_imported: true }, signal }),
-    refetchInterval: SLOW_MS,
+    refetchInterval: paced(SLOW_MS),
   });
 
 /** So many projects are asked at the same time. */
@@ -107,7 +110,7 @@ export const allGateways = (names: string[]) =>
       );
       return lists.flat() as Gateway[];
     },
-    refetchInterval: SLOW_MS,
+    refetchInterval: paced(SLOW_MS),
   });
 
 /** Projects that one may not look into, or that are gone meanwhile, have nothing to show; what else fails is not "none". */
@@ -140,15 +143,17 @@ export interface Listing<T> {
   key: unknown[];
   page: (after: T | undefined, limit: number, signal: AbortSignal) => Promise<T[]>;
   idOf: (row: T) => string;
+  /** How changes of its rows are told; unset where they never change. */
+  kind?: "run" | "fleet" | "instance" | "volume";
   /** So many rows are kept; all where it is not said. */
   most?: number;
 }
 
 const PAGE = 100;
 
-export function useListing<T>({ key, page, idOf, most = Infinity }: Listing<T>) {
+export function useListing<T>({ key, page, idOf, kind, most = Infinity }: Listing<T>) {
   const client = useQueryClient();
-  const pagesKey = [...key, "pages"];
+  const pagesKey = [...key, PAGES];
   const pages = useInfiniteQuery({
     queryKey: pagesKey,
     queryFn: ({ pageParam, signal }) => page(pageParam as T | undefined, PAGE, signal),
@@ -159,9 +164,10 @@ export function useListing<T>({ key, page, idOf, most = Infinity }: Listing<T>) 
   const head = useQuery({
     queryKey: [...key, "head"],
     queryFn: ({ signal }) => page(undefined, PAGE, signal),
-    refetchInterval: LIVE_MS,
+    refetchInterval: paced(LIVE_MS),
     enabled: pages.isSuccess,
   });
+  useFurther(pagesKey, kind, page, { limit: PAGE, most, idOf });
   const newest = head.data;
   const parts = pages.data?.pages.length;
   useEffect(() => {
@@ -186,6 +192,7 @@ export function useListing<T>({ key, page, idOf, most = Infinity }: Listing<T>) 
 
 export const runsOf = (filters: { project?: string; user?: string; active: boolean }): Listing<Run> => ({
   key: ["runs", filters],
+  kind: "run",
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/runs/list", {
@@ -207,6 +214,7 @@ export const MOST_ATTEMPTS = 10;
 /** Runs with all that they cost: the server adds up the attempts that it lists. */
 export const costsOf = (filters: { project?: string; user?: string; active?: boolean }): Listing<Run> => ({
   key: ["runs", "costs", filters],
+  kind: "run",
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/runs/list", {
@@ -233,11 +241,13 @@ export const activeCosts = (filters: { project?: string; user?: string }) =>
       const runs = await allPages((after: Run | undefined) => costsOf({ ...filters, active: true }).page(after, PAGE, signal), PAGE, MOST_ACTIVE);
       return { runs, isWhole: runs.length < MOST_ACTIVE };
     },
-    refetchInterval: (own) => ((own.state.data?.runs.length ?? 0) < PAGE ? LIVE_MS : SLOW_MS),
+    refetchInterval: (own) => pace((own.state.data?.runs.length ?? 0) < PAGE ? LIVE_MS : SLOW_MS),
+    meta: { gapMs: LIVE_MS } satisfies Meta,
   });
 
 export const fleetsOf = (filters: { project?: string; active: boolean }): Listing<Fleet> => ({
   key: ["fleets", filters],
+  kind: "fleet",
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/fleets/list", {
@@ -254,6 +264,7 @@ export const fleetsOf = (filters: { project?: string; active: boolean }): Listin
 
 export const instancesOf = (filters: { project?: string; fleet?: string; active: boolean }): Listing<Instance> => ({
   key: ["instances", filters],
+  kind: "instance",
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/instances/list", {
@@ -271,6 +282,7 @@ export const instancesOf = (filters: { project?: string; fleet?: string; active:
 
 export const volumesOf = (filters: { project?: string; active: boolean }): Listing<Volume> => ({
   key: ["volumes", filters],
+  kind: "volume",
   idOf: (row) => row.id,
   page: (after, limit, signal) =>
     post("/api/volumes/list", {

@@ -1,5 +1,7 @@
 /** Answers of models as they come: server-sent events of OpenAI's API. */
 
+import { createParser } from "eventsource-parser";
+
 export interface Message {
   role: "system" | "user" | "assistant";
   content: string;
@@ -8,15 +10,14 @@ export interface Message {
 /** The data of each event of a stream. */
 export async function* serverSentData(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const reader = body.pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>).getReader();
-  let rest = "";
+  const found: string[] = [];
+  const parser = createParser({ onEvent: ({ data }) => found.push(data) });
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      const lines = (rest + (value ?? "")).split(/\r?\n/);
-      rest = done ? "" : (lines.pop() ?? "");
-      for (const line of lines) {
-        if (line.startsWith("data:")) yield line.slice(5).trim();
-      }
+      // Some servers do not end the last event.
+      parser.feed(value ?? "\n\n");
+      yield* found.splice(0);
       if (done) return;
     }
   } finally {

@@ -12,7 +12,8 @@ interface Followed {
   read: (signal: AbortSignal) => Promise<void>;
   /** Whether there may be more later; where not, one success is the end. */
   isLive: () => boolean;
-  everyMs: number;
+  /** The pause before the next reading, where nobody asks for it sooner. */
+  everyMs: () => number;
   /** The pause after so many failures in a row; null where it is not tried again. */
   pauseAfter: (failures: number, error: unknown) => number | null;
   /** Whether nobody looks now: then nothing is read. */
@@ -21,14 +22,32 @@ interface Followed {
   tell: (trouble: Trouble | null) => void;
 }
 
-/** Begins at once; what it answers ends it. */
-export function follow({ read, isLive, everyMs, pauseAfter, isHidden, tell }: Followed): () => void {
+export interface Following {
+  stop: () => void;
+  /** Reads at once, or as soon as it may: there is something new. */
+  now: () => void;
+}
+
+/** So many milliseconds lie at least between the beginnings of two readings, */
+const LEAST_GAP_MS = 150;
+/** and so many times what the last one took: stores outside the server allow few readings. */
+const GAP_FACTOR = 5;
+
+/** Begins at once. */
+export function follow({ read, isLive, everyMs, pauseAfter, isHidden, tell }: Followed): Following {
   const abort = new AbortController();
   let timer: ReturnType<typeof setTimeout> | undefined;
   let failures = 0;
+  let isReading = false;
+  /** Whether it was asked for since the last reading began. */
+  let isWanted = false;
+  /** When it may be read again. */
+  let next = 0;
   const later = (ms: number) => {
+    clearTimeout(timer);
     timer = setTimeout(() => void step(), ms);
   };
+  const soon = () => later(Math.max(0, next - performance.now()));
   const failed = (error: unknown) => {
     failures += 1;
     const againMs = pauseAfter(failures, error);
@@ -36,24 +55,38 @@ export function follow({ read, isLive, everyMs, pauseAfter, isHidden, tell }: Fo
     if (againMs !== null) later(againMs);
   };
   const step = async () => {
-    if (isHidden()) return later(everyMs);
+    if (isHidden()) return later(everyMs());
     // What came between this and the end of the reading is read once more.
     const mayBeMore = isLive();
+    const start = performance.now();
+    isWanted = false;
+    isReading = true;
     try {
       await read(abort.signal);
     } catch (error) {
       if (!abort.signal.aborted) failed(error);
       return;
+    } finally {
+      isReading = false;
+      next = start + Math.max(LEAST_GAP_MS, GAP_FACTOR * (performance.now() - start));
     }
     if (abort.signal.aborted) return;
     failures = 0;
     tell(null);
-    if (mayBeMore) later(everyMs);
+    if (isWanted) soon();
+    else if (mayBeMore) later(everyMs());
   };
   void step();
-  return () => {
-    abort.abort();
-    clearTimeout(timer);
+  return {
+    stop: () => {
+      abort.abort();
+      clearTimeout(timer);
+    },
+    now: () => {
+      isWanted = true;
+      // While it fails it is tried again when that was said.
+      if (!isReading && failures === 0 && !abort.signal.aborted) soon();
+    },
   };
 }
 

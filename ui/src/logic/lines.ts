@@ -12,11 +12,13 @@ export interface Line {
   isOpen: boolean;
 }
 
+const UTF8 = new TextDecoder();
+
 /** What a program printed, as text. */
 export function decoded(message: string): string {
   const binary = atob(message);
   const bytes = Uint8Array.from(binary, (char) => char.charCodeAt(0));
-  return new TextDecoder().decode(bytes);
+  return UTF8.decode(bytes);
 }
 
 /** So many characters of a line are kept: no screen shows more, and a program may print without ever ending a line. */
@@ -43,18 +45,14 @@ export function append(lines: Line[], events: LogEvent[]): void {
   }
 }
 
-/** Puts older events before lines. */
-export function prepend(lines: Line[], older: LogEvent[]): Line[] {
-  const before: Line[] = [];
-  append(before, older);
-  const [last, first] = [before.at(-1), lines[0]];
-  if (last?.isOpen && first && last.isError === first.isError) {
-    extend(last, first.text);
-    last.isCut ||= first.isCut;
-    last.isOpen = first.isOpen;
-    return [...before, ...lines.slice(1)];
-  }
-  return [...before, ...lines];
+/** One line of two, where the second goes on with the first. */
+export function joined(first: Line | undefined, second: Line | undefined): Line | null {
+  if (!first?.isOpen || !second || first.isError !== second.isError) return null;
+  const line = { ...first };
+  extend(line, second.text);
+  line.isCut ||= second.isCut;
+  line.isOpen = second.isOpen;
+  return line;
 }
 
 /** Puts more text into a line. */
@@ -85,6 +83,14 @@ export function unknown(events: LogEvent[], known: LogEvent[]): LogEvent[] {
     counts.set(key(event), times - 1);
     return times <= 0;
   });
+}
+
+/** What runners and servers write into output in the place of what is lost, or left out. */
+const LOSS = /^\[(?:\d+ bytes of log were lost: .*|output is left out here: .*)\]$/;
+
+/** Whether a line says that output is missing. */
+export function tellsOfLoss(text: string): boolean {
+  return text.startsWith("[") && LOSS.test(text);
 }
 
 /** Indexes of lines that contain what is looked for, whatever the case. */

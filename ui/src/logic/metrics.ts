@@ -4,7 +4,7 @@ import type { Metric } from "../api/types";
 
 export interface Chart {
   title: string;
-  unit: "percent" | "bytes";
+  unit: "percent" | "bytes" | "bytes/s";
   /** Seconds since 1970, oldest first. */
   times: number[];
   series: { name: string; values: (number | null)[] }[];
@@ -12,11 +12,19 @@ export interface Chart {
   limit: number | null;
 }
 
-/** Charts of what was measured; of GPUs only where there are some. */
+/** Charts of what was measured; of GPUs, and of the network, only where there are some. */
 export function charts(metrics: Metric[]): Chart[] {
   const named = new Map(metrics.map((metric) => [metric.name, metric]));
   const numbers = (name: string) => oldestFirst(named.get(name)?.values ?? []).map((value) => (typeof value === "number" ? value : null));
   const times = oldestFirst(named.get("cpu_usage_percent")?.timestamps ?? metrics[0]?.timestamps ?? []).map((time) => Date.parse(time) / 1000);
+  /** Numbers at the times of the others: of what is measured between two times, the first has none. */
+  const at = (name: string) => {
+    const known = new Map(named.get(name)?.timestamps.map((time, index) => [Date.parse(time) / 1000, named.get(name)?.values[index]]));
+    return times.map((time) => {
+      const value = known.get(time);
+      return typeof value === "number" ? value : null;
+    });
+  };
   const latest = (name: string) => numbers(name).at(-1) ?? null;
   if (times.length === 0) return [];
   const cpus = latest("cpus_detected_num") ?? 1;
@@ -44,6 +52,11 @@ export function charts(metrics: Metric[]): Chart[] {
       { title: "GPU memory", unit: "bytes", times, limit: latest("gpu_memory_total_bytes"), series: each("gpu_memory_usage_bytes") },
     );
   }
+  const network = [
+    { name: "received", values: at("network_receive_bytes_per_second") },
+    { name: "sent", values: at("network_transmit_bytes_per_second") },
+  ].filter(({ values }) => values.some((value) => value !== null));
+  if (network.length > 0) shown.push({ title: "Network", unit: "bytes/s", times, limit: null, series: network });
   return shown;
 }
 

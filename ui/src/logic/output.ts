@@ -1,7 +1,8 @@
-/** Output of a job as it is kept while it is shown: how it is read on, how older output comes before it, and how much is kept. */
+/** Output of a job as it is kept while it is shown: how it is read on, how what is missing comes into it, and how much is kept. */
 
 import type { LogEvent } from "../api/types";
-import { append, type Line, prepend, unknown } from "./lines";
+import { before, behind, type Chunk, type Lines, type Most, newest, NO_LINES } from "./chunks";
+import { unknown } from "./lines";
 
 export interface Page {
   /** Newest first. */
@@ -18,86 +19,83 @@ export interface Asked {
   next_token?: string;
 }
 
+/** Output that is not read yet. */
+export interface Gap {
+  /** How the newest page of it is asked for. */
+  asked: Asked;
+  /** The events right before it, which may be said again. */
+  seam: LogEvent[];
+}
+
 /** So many pages of new output are read at once. */
 const MOST_PAGES = 5;
 
-/**
- * Events that came after those that are known, oldest first; null where more came than is read at once: then one begins
- * again at the end. `known` has the last events, oldest first.
- */
-export async function newer(ask: (asked: Asked) => Promise<Page>, known: LogEvent[]): Promise<LogEvent[] | null> {
+/** Events, oldest first, and what is missing between those that were known and them. */
+interface Newer {
+  events: LogEvent[];
+  gap: Gap | null;
+}
+
+/** Events that came after those that are known, oldest first: of those that came, so many of the newest as are read at once. */
+export async function newer(ask: (asked: Asked) => Promise<Page>, known: LogEvent[]): Promise<Newer> {
   const last = known.at(-1);
   // What was printed in the last millisecond is asked for again: more may have come since.
   const since = last === undefined ? null : Date.parse(last.timestamp) - 1;
   const asked: Asked = { descending: true, ...(since !== null && { start_time: new Date(since).toISOString() }) };
-  const seam = since === null ? 0 : known.filter((event) => Date.parse(event.timestamp) > since).length;
+  const seam = since === null ? [] : known.filter((event) => Date.parse(event.timestamp) > since);
   const found: LogEvent[] = [];
-  let token: string | null = null;
-  for (let pages = 0; pages < MOST_PAGES; pages += 1) {
-    const page: Page = await ask(token === null ? asked : { ...asked, next_token: token });
+  let rest: Asked | null = asked;
+  for (let pages = 0; pages < MOST_PAGES && rest !== null; pages += 1) {
+    const page: Page = await ask(rest);
     found.push(...page.logs);
-    token = page.next_token;
-    const fresh = unknown(found.toReversed(), known);
-    const isJoined = seam > 0 && found.length - fresh.length >= seam;
-    if (isJoined || token === null || page.logs.length === 0) return fresh;
+    const isJoined = page.logs.length === 0 || isAtSeam(found, known, seam);
+    rest = isJoined || page.next_token === null ? null : { ...asked, next_token: page.next_token };
   }
-  return null;
+  return { events: unknown(found.toReversed(), known), gap: rest && { asked: rest, seam } };
 }
 
-/** So much is kept: lines, and characters of them. */
-interface Most {
-  lines: number;
-  characters: number;
+/** Whether events reach back to those that are known, of which these are the last. */
+function isAtSeam(found: LogEvent[], known: LogEvent[], seam: LogEvent[]): boolean {
+  return seam.length > 0 && found.length - unknown(found, known).length >= seam.length;
 }
 
-const MOST: Most = { lines: 50_000, characters: 20_000_000 };
-
-/** How many of the last lines are kept. */
-function room(lines: Line[], most: Most): number {
-  let characters = 0;
-  let count = 0;
-  for (const { text } of lines.toReversed()) {
-    characters += text.length;
-    if (count >= most.lines || characters > most.characters) break;
-    count += 1;
-  }
-  return count;
-}
+const MOST: Most = { lines: 1_000_000, characters: 200_000_000 };
 
 export interface Kept {
-  /** Oldest first. */
-  lines: Line[];
-  /** By which older lines are read; unset where there are none, or no more are kept. */
-  older: string | null;
+  lines: Lines;
   /** Whether older lines were left out, since there were too many. */
   isCut: boolean;
 }
 
-export const NOTHING: Kept = { lines: [], older: null, isCut: false };
+export const NOTHING: Kept = { lines: NO_LINES, isCut: false };
 
 /** What a first page shows. */
 export function begun(page: Page): Kept {
-  const lines: Line[] = [];
-  append(lines, page.logs.toReversed());
-  return { lines, older: page.next_token, isCut: false };
+  const gap: Gap | null = page.next_token === null ? null : { asked: { descending: true, next_token: page.next_token }, seam: [] };
+  return { lines: behind(NO_LINES, page.logs.toReversed(), gap), isCut: false };
 }
 
-/** With newer events, oldest first, behind it. */
-export function withNewer(kept: Kept, events: LogEvent[], most = MOST): Kept {
-  const lines = kept.lines.slice();
-  const open = lines.at(-1);
-  if (open) lines[lines.length - 1] = { ...open };
-  append(lines, events);
-  return limited({ ...kept, lines }, most);
+/** With newer events, oldest first, behind it, and what is missing before them. */
+export function withNewer(kept: Kept, { events, gap }: Newer, most = MOST): Kept {
+  return limited({ ...kept, lines: behind(kept.lines, events, gap) }, most);
 }
 
-/** With a page of older events before it. */
-export function withOlder(kept: Kept, page: Page, most = MOST): Kept {
-  return limited({ ...kept, lines: prepend(kept.lines, page.logs.toReversed()), older: page.next_token }, most);
+/** With a page of what was missing before a chunk, the newest of it. */
+export function withMissing(kept: Kept, id: number, { logs, next_token }: Page, most = MOST): Kept {
+  const at = kept.lines.chunks.findIndex((chunk) => chunk.id === id);
+  const gap = kept.lines.chunks[at]?.gap;
+  if (!gap) return kept;
+  const isOver = next_token === null || next_token === gap.asked.next_token || isAtSeam(logs, gap.seam, gap.seam);
+  const rest = isOver ? null : { ...gap, asked: { ...gap.asked, next_token } };
+  return limited({ ...kept, lines: before(kept.lines, at, unknown(logs.toReversed(), gap.seam), rest) }, most);
 }
 
-/** Without the oldest lines, where there are too many: then none are read that are older yet. */
+/** The last chunk before which something is missing that can be read. */
+export function lastGap({ lines }: Kept): Chunk | undefined {
+  return lines.chunks.findLast((chunk) => chunk.gap !== null);
+}
+
 function limited(kept: Kept, most: Most): Kept {
-  const count = room(kept.lines, most);
-  return count < kept.lines.length ? { lines: kept.lines.slice(kept.lines.length - count), older: null, isCut: true } : kept;
+  const lines = newest(kept.lines, most);
+  return lines === kept.lines ? kept : { lines, isCut: true };
 }

@@ -158,7 +158,7 @@ function JobLogs({ run, job }: { run: Run; job: Job }) {
           </label>
         </div>
       )}
-      <Logs key={submission.id} project={run.project_name} runName={nameOf(run)} submission={submission.id} isLive={!isFinished(submission.status)} />
+      <Logs key={submission.id} project={run.project_name} run={run.id} runName={nameOf(run)} submission={submission.id} isLive={!isFinished(submission.status)} />
     </Suspense>
   );
 }

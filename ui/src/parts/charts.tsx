@@ -63,7 +63,14 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
 
 function shownValue(chart: Chart, value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
-  return chart.unit === "percent" ? `${value.toFixed(value < 10 ? 1 : 0)} %` : bytes(value);
+  switch (chart.unit) {
+    case "percent":
+      return `${value.toFixed(value < 10 ? 1 : 0)} %`;
+    case "bytes":
+      return bytes(value);
+    case "bytes/s":
+      return `${bytes(value)}/s`;
+  }
 }
 
 /** What the picture says, in words. */
@@ -127,7 +134,7 @@ function options(chart: Chart, width: number): uPlot.Options {
     legend: { show: chart.series.length > 1 },
     cursor: { y: false },
     scales: { y: { range: (_, __, max) => [0, Math.max(top ?? 1, max)] } },
-    axes: [{ ...axis, space: 80, values: (_, splits) => splits.map((seconds) => clock(new Date(seconds * 1000).toISOString())) }, { ...axis, size: 64, values: (_, splits) => splits.map((value) => shownValue(chart, value)) }],
+    axes: [{ ...axis, space: 80, values: (_, splits) => splits.map((seconds) => clock(new Date(seconds * 1000).toISOString())) }, { ...axis, size: chart.unit === "bytes/s" ? 80 : 64, values: (_, splits) => splits.map((value) => shownValue(chart, value)) }],
     series: [
       {},
       ...chart.series.map((series, at) => ({

@@ -4,6 +4,7 @@ import { useQueries, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { post } from "../api/client";
+import { paced } from "../api/pace";
 import * as queries from "../api/queries";
 import type { Project, User } from "../api/types";
 import { firstSteps, type Place, projectsToAsk, projectToStart, type State } from "../logic/first-steps";
@@ -60,7 +61,7 @@ function Steps({ me, project, own }: { me: User; project: Project; own: string[]
   const fleets = useQuery({
     queryKey: ["fleets", "first steps"],
     queryFn: ({ signal }) => post("/api/fleets/list", { body: { only_active: true, include_imported: true, limit: 100 }, signal }),
-    refetchInterval: queries.LIVE_MS,
+    refetchInterval: paced(queries.LIVE_MS),
   });
   const details = useQuery(queries.project(p));
   const asked = projectsToAsk(fleets.data ?? []).filter((name) => own.includes(name)).slice(0, MOST_ASKED);

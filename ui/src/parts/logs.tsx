@@ -1,145 +1,24 @@
 /** Output of a job: the newest lines first, older ones when one scrolls up, new ones as they come. */
 
-import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useCallback, useDeferredValue, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
-import { post } from "../api/client";
-import { LIVE_MS } from "../api/queries";
-import { pauseAfter } from "../api/retry";
-import type { LogEvent } from "../api/types";
-import { type Look, parse, plain } from "../logic/ansi";
-import { follow, type Trouble, tryingAgain } from "../logic/follow";
-import { matches, split } from "../logic/lines";
-import { type Asked, begun, type Kept, newer, NOTHING, withNewer, withOlder } from "../logic/output";
-import { exact, exactInZone } from "../logic/time";
+import { useDeferredValue, useEffect, useMemo, useReducer, useState } from "react";
+import type { Chunk } from "../logic/chunks";
+import { tryingAgain, type Trouble } from "../logic/follow";
+import { lastGap } from "../logic/output";
+import { type Place, Search } from "../logic/search";
 import { usePreference } from "../preferences";
 import { Button, Empty, Failure, Loading, Toggle } from "./basic";
+import { type Followed, type Output, useOutput } from "./follow-output";
+import { Lines } from "./lines";
 
-const PAGE = 1000;
-const LINE_HEIGHT = 20;
-/** So near to the top, older lines are fetched; so near to the bottom, the view follows. */
-const NEAR = 300;
-
-interface Output extends Kept {
-  isLoading: boolean;
-  /** Whether more came at once than is read on: then it began again at the end. */
-  hasJumped: boolean;
-  /** Why it is not read on now. */
-  trouble: Trouble | null;
-  /** Why older lines could not be read. */
-  olderError: unknown;
-  externalUrl: string | null;
-  loadOlder: () => void;
-}
-
-const FOLLOW_MS = LIVE_MS / 2;
-/** So many of the last events are kept, to know those that are said again. */
-const RECENT = 2000;
-
-/** Reads the output of a submission of a job, and goes on while it may print more. */
-function useOutput(project: string, runName: string, submission: string, isLive: boolean, diagnose: boolean): Output {
-  const [kept, setKept] = useState<Kept>(NOTHING);
-  const [isLoading, setLoading] = useState(true);
-  const [hasJumped, setJumped] = useState(false);
-  const [trouble, setTrouble] = useState<Trouble | null>(null);
-  const [olderError, setOlderError] = useState<unknown>(null);
-  const [externalUrl, setExternalUrl] = useState<string | null>(null);
-  const live = useRef(isLive);
-  live.current = isLive;
-  const fetchingOlder = useRef<AbortController>(null);
-  const poll = useCallback(
-    (asked: Asked, signal: AbortSignal) =>
-      post("/api/project/{project_name}/logs/poll", {
-        params: { project_name: project },
-        body: { run_name: runName, job_submission_id: submission, limit: PAGE, diagnose, ...asked },
-        signal,
-      }),
-    [project, runName, submission, diagnose],
-  );
-
-  useEffect(() => {
-    /** The last events, oldest first; unset before the first are read. */
-    let recent: LogEvent[] | undefined;
-    /** Older lines that are under way belong before other lines than those that come now. */
-    const forgetOlder = () => {
-      fetchingOlder.current?.abort();
-      fetchingOlder.current = null;
-      setOlderError(null);
-    };
-    const begin = async (signal: AbortSignal) => {
-      const page = await poll({ descending: true }, signal);
-      if (signal.aborted) return;
-      forgetOlder();
-      recent = page.logs.toReversed();
-      setKept(begun(page));
-      setExternalUrl(page.external_url);
-      setLoading(false);
-    };
-    const readOn = async (known: LogEvent[], signal: AbortSignal) => {
-      const fresh = await newer((asked) => poll(asked, signal), known);
-      if (signal.aborted) return;
-      if (fresh === null) {
-        await begin(signal);
-        setJumped(true);
-      } else if (fresh.length > 0) {
-        recent = [...known, ...fresh].slice(-RECENT);
-        setKept((before) => withNewer(before, fresh));
-      }
-    };
-    setKept(NOTHING);
-    setJumped(false);
-    setTrouble(null);
-    setLoading(true);
-    const stop = follow({
-      read: (signal) => (recent === undefined ? begin(signal) : readOn(recent, signal)),
-      isLive: () => live.current,
-      everyMs: FOLLOW_MS,
-      pauseAfter: (failures, error) => pauseAfter(failures, error, LIVE_MS),
-      isHidden: () => document.hidden,
-      tell: setTrouble,
-    });
-    return () => {
-      stop();
-      forgetOlder();
-    };
-  }, [poll]);
-
-  const { older } = kept;
-  const loadOlder = useCallback(() => {
-    if (older === null || fetchingOlder.current) return;
-    const own = new AbortController();
-    fetchingOlder.current = own;
-    setOlderError(null);
-    poll({ descending: true, next_token: older }, own.signal)
-      .then((page) => {
-        if (!own.signal.aborted) setKept((before) => withOlder(before, page));
-      })
-      .catch((failed: unknown) => {
-        if (!own.signal.aborted) setOlderError(failed);
-      })
-      .finally(() => {
-        if (fetchingOlder.current === own) fetchingOlder.current = null;
-      });
-  }, [older, poll]);
-  return { ...kept, isLoading, hasJumped, trouble, olderError, externalUrl, loadOlder };
-}
-
-interface Props {
-  project: string;
-  runName: string;
-  submission: string;
-  isLive: boolean;
-}
-
-export function Logs({ project, runName, submission, isLive }: Props) {
+export function Logs(followed: Followed) {
+  const { isLive } = followed;
   const [diagnose, setDiagnose] = useState(false);
   const [times, setTimes] = usePreference("logs.times", "false");
   const [wraps, setWraps] = usePreference("logs.wrap", "false");
   const [wanted, setWanted] = useState("");
-  const [at, setAt] = useState(0);
-  const output = useOutput(project, runName, submission, isLive, diagnose);
-  const sought = useDeferredValue(wanted);
-  const found = useMemo(() => (sought === "" ? [] : matches(output.lines.map((line) => plain(line.text)), sought)), [output.lines, sought]);
-  const current = found.length === 0 ? undefined : found[((at % found.length) + found.length) % found.length];
+  const output = useOutput(followed, diagnose);
+  const { chunks } = output.lines;
+  const found = useSearch(useDeferredValue(wanted), chunks);
   return (
     <div className="logs">
       <div className="filters" role="group" aria-label="Output">
@@ -148,25 +27,19 @@ export function Logs({ project, runName, submission, isLive }: Props) {
           aria-label="Search the lines that are loaded"
           placeholder="Search"
           value={wanted}
-          onChange={(event) => {
-            setWanted(event.target.value);
-            setAt(0);
-          }}
+          onChange={(event) => setWanted(event.target.value)}
           onKeyDown={(event) => {
-            if (event.key === "Enter") setAt(at + (event.shiftKey ? -1 : 1));
+            if (event.key === "Enter") found.go(!event.shiftKey);
           }}
         />
-        {sought !== "" && (
-          <span role="status">
-            {found.length === 0 ? "Not found" : `${(((at % found.length) + found.length) % found.length) + 1} of ${found.length}`}
-          </span>
-        )}
-        {found.length > 1 && (
+        {found.text !== null && <span role="status">{found.text}</span>}
+        {found.total > 1 && (
           <>
-            <Button onClick={() => setAt(at - 1)} aria-label="Previous match">↑</Button>
-            <Button onClick={() => setAt(at + 1)} aria-label="Next match">↓</Button>
+            <Button onClick={() => found.go(true)} aria-label="Older match" title="Enter">↑</Button>
+            <Button onClick={() => found.go(false)} aria-label="Newer match" title="Shift+Enter">↓</Button>
           </>
         )}
+        {found.text !== null && <SearchOlder output={output} />}
         <Toggle label="Times" checked={times === "true"} onChange={(on) => setTimes(String(on))} />
         <Toggle label="Wrap" checked={wraps === "true"} onChange={(on) => setWraps(String(on))} />
         <Toggle label="Of the agent" checked={diagnose} onChange={setDiagnose} />
@@ -179,23 +52,48 @@ export function Logs({ project, runName, submission, isLive }: Props) {
       <Troubled trouble={output.trouble} />
       {output.isLoading ? (
         output.trouble?.againMs !== null && <Loading what="output" />
-      ) : output.lines.length === 0 ? (
+      ) : output.lines.count === 0 && !lastGap(output) ? (
         <Empty title={isLive ? "Nothing was printed yet" : "Nothing was printed"} />
       ) : (
         <>
-          {output.isCut && <p className="muted" role="status">The newest {output.lines.length.toLocaleString("en")} lines are kept here; <code>dstack logs</code> has all.</p>}
-          {output.olderError !== null && (
+          {output.isCut && <Cut output={output} />}
+          {output.missingError !== null && (
             <>
-              <Failure error={output.olderError} title="Older output could not be read" />
-              <Button onClick={output.loadOlder}>Read older output</Button>
+              <Failure error={output.missingError} title="Older output could not be read" />
+              <Button onClick={output.readLastGap}>Read older output</Button>
             </>
           )}
-          {output.hasJumped && <p className="muted" role="status">More was printed at once than this page reads on: it began again at the end. What came before is fetched as you scroll up.</p>}
-          <Lines output={output} current={current} sought={sought} withTimes={times === "true"} wraps={wraps === "true"} />
+          <Lines key={String(diagnose)} output={output} current={found.current} sought={found.sought} withTimes={times === "true"} wraps={wraps === "true"} />
         </>
       )}
     </div>
   );
+}
+
+/** Says how much of it is kept. */
+function Cut({ output }: { output: Output }) {
+  const { count, characters } = output.lines;
+  return (
+    <p className="muted" role="status">
+      The newest {count.toLocaleString("en")} lines, of {Math.ceil(characters / 1e6).toLocaleString("en")} million characters, are kept here; <code>dstack logs</code> has all.
+    </p>
+  );
+}
+
+/** Has what is searched read on until its beginning. */
+function SearchOlder({ output }: { output: Output }) {
+  const { readsAll, setReadsAll } = output;
+  // Who searches no more needs no more of it.
+  useEffect(() => () => setReadsAll(false), [setReadsAll]);
+  if (readsAll) {
+    return (
+      <>
+        <span className="muted">{output.lines.count.toLocaleString("en")} lines so far</span>
+        <Button onClick={() => setReadsAll(false)}>Stop reading older output</Button>
+      </>
+    );
+  }
+  return lastGap(output) ? <Button onClick={() => setReadsAll(true)}>Search older output too</Button> : null;
 }
 
 /** Why the output does not go on, and whether it is tried again. */
@@ -214,114 +112,48 @@ function Troubled({ trouble }: { trouble: Trouble | null }) {
   );
 }
 
-interface LinesProps {
-  output: Output;
-  current: number | undefined;
+/** So many milliseconds it is searched at a time: between them the page is drawn, and can be used. */
+const SLICE_MS = 8;
+/** So often it is said how much was found meanwhile. */
+const SAY_MS = 100;
+
+interface Found {
   sought: string;
-  withTimes: boolean;
-  wraps: boolean;
+  total: number;
+  /** How much was found, in words; unset where nothing is sought. */
+  text: string | null;
+  /** The line that one is at. */
+  current: Place | null;
+  go: (isOlder: boolean) => void;
 }
 
-function Lines({ output, current, sought, withTimes, wraps }: LinesProps) {
-  const { lines, older, loadOlder } = output;
-  const box = useRef<HTMLDivElement>(null);
-  const follows = useRef(true);
-  const shown = useRef(lines);
-  const [isAway, setAway] = useState(false);
-  const windowed = useVirtualizer({ count: lines.length, getScrollElement: () => box.current, estimateSize: () => LINE_HEIGHT, overscan: 20 });
-
-  useLayoutEffect(() => {
-    const before = shown.current;
-    shown.current = lines;
-    if (follows.current) {
-      windowed.scrollToIndex(lines.length - 1, { align: "end" });
-    } else if (before[0] && lines[0] && before[0] !== lines[0]) {
-      // Older lines came before, or were left out: what was seen stays where it was.
-      const moved = lines.indexOf(before[0]);
-      const cut = before.indexOf(lines[0]);
-      const by = moved > 0 ? moved : -Math.max(0, cut);
-      if (box.current) box.current.scrollTop += by * LINE_HEIGHT;
-    }
-  }, [lines, windowed]);
-
+function useSearch(sought: string, chunks: readonly Chunk[]): Found {
+  const search = useMemo(() => (sought === "" ? null : new Search(sought)), [sought]);
+  const [at, setAt] = useState<{ search: Search | null; place: Place | null }>({ search: null, place: null });
+  const [, say] = useReducer((times: number) => times + 1, 0);
   useEffect(() => {
-    if (current === undefined) return;
-    follows.current = false;
-    windowed.scrollToIndex(current, { align: "center" });
-  }, [current, windowed]);
-
-  const onScroll = () => {
-    const view = box.current;
-    if (!view) return;
-    const below = view.scrollHeight - view.scrollTop - view.clientHeight;
-    follows.current = below < LINE_HEIGHT * 2;
-    setAway(!follows.current);
-    if (view.scrollTop < NEAR && older !== null && !follows.current) loadOlder();
-  };
-  return (
-    <div className="log-frame">
-      <div ref={box} className={`log ${wraps ? "wraps" : ""}`} tabIndex={0} role="log" aria-live="off" aria-label="Output" onScroll={onScroll}>
-        <div className="log-space" style={{ height: windowed.getTotalSize() }}>
-          {windowed.getVirtualItems().map((item) => {
-            const line = lines[item.index];
-            if (!line) return null;
-            return (
-              <div key={item.key} data-index={item.index} ref={windowed.measureElement} className={`line ${line.isError ? "stderr" : ""} ${item.index === current ? "current" : ""}`} style={{ transform: `translateY(${item.start}px)` }}>
-                {withTimes && <time dateTime={line.time} title={exactInZone(line.time)}>{exact(line.time)}</time>}
-                <LineText text={line.isCut ? `${line.text}…` : line.text} sought={sought} />
-              </div>
-            );
-          })}
-        </div>
-      </div>
-      {isAway && (
-        <Button
-          className="to-end"
-          onClick={() => {
-            follows.current = true;
-            setAway(false);
-            windowed.scrollToIndex(lines.length - 1, { align: "end" });
-          }}
-        >
-          To the end
-        </Button>
-      )}
-    </div>
-  );
-}
-
-const LineText = memo(function LineText({ text, sought }: { text: string; sought: string }) {
-  const pieces = parse(text);
-  return (
-    <span className="text">
-      {pieces.length === 0 ? "\u00a0" : pieces.map((piece, at) => (
-        <span key={at} className={lookClasses(piece.look)} style={lookColours(piece.look)}>
-          {marked(piece.text, sought)}
-        </span>
-      ))}
-    </span>
-  );
-});
-
-function marked(text: string, sought: string) {
-  return split(text, sought).map((piece, at) => (at % 2 === 1 ? <mark key={at}>{piece}</mark> : piece));
-}
-
-function lookClasses(look: Look): string {
-  const names: string[] = [];
-  if (look.bold) names.push("bold");
-  if (look.faint) names.push("faint");
-  if (look.italic) names.push("italic");
-  if (look.underline) names.push("underlined");
-  if (look.inverse) names.push("inverse");
-  if (typeof look.colour === "number") names.push(`fg-${look.colour}`);
-  if (typeof look.background === "number") names.push(`bg-${look.background}`);
-  return names.join(" ");
-}
-
-function lookColours(look: Look): { color?: string; backgroundColor?: string } {
-  return {
-    ...(typeof look.colour === "string" && { color: look.colour }),
-    ...(typeof look.background === "string" && { backgroundColor: look.background }),
-  };
+    if (search === null) return;
+    let timer: ReturnType<typeof setTimeout>;
+    let saidAt = performance.now();
+    const goOn = () => {
+      const end = performance.now() + SLICE_MS;
+      const isThrough = search.goOn(chunks, () => performance.now() < end);
+      if (isThrough || performance.now() - saidAt > SAY_MS) {
+        saidAt = performance.now();
+        const newest = search.newest(chunks);
+        // The newest is gone to at first, and not whenever another one comes.
+        if (newest) setAt((before) => (before.search === search ? before : { search, place: newest }));
+        say();
+      }
+      if (!isThrough) timer = setTimeout(goOn);
+    };
+    goOn();
+    return () => clearTimeout(timer);
+  }, [search, chunks]);
+  if (search === null) return { sought, total: 0, text: null, current: null, go: () => undefined };
+  const current = at.search === search ? at.place : null;
+  const { total, position } = search.tally(chunks, current);
+  const isThrough = search.isThrough(chunks);
+  const text = total === 0 ? (isThrough ? "Not found" : "Searching…") : `${(position ?? total).toLocaleString("en")} of ${total.toLocaleString("en")}${isThrough ? "" : "…"}`;
+  return { sought, total, text, current, go: (isOlder) => setAt({ search, place: search.beside(chunks, current, isOlder) }) };
 }

@@ -2,6 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { post } from "../api/client";
+import { paced } from "../api/pace";
 import { LIVE_MS } from "../api/queries";
 import type { Run } from "../api/types";
 import { capitalised } from "../logic/format";
@@ -21,7 +22,7 @@ export function Phases({ run }: { run: Run }) {
   const events = useQuery({
     queryKey: ["phases", run.id],
     queryFn: ({ signal }) => post("/api/events/list", { body: { within_runs: [run.id], limit: MOST_EVENTS }, signal }),
-    refetchInterval: isFinished(run.status) ? false : LIVE_MS,
+    refetchInterval: isFinished(run.status) ? false : paced(LIVE_MS),
   });
   const jobs = run.jobs.slice(0, MOST_JOBS).flatMap((job) => {
     const submission = lastSubmission(job);
