@@ -1255,6 +1255,9 @@ test("a model that is served answers in the page, and says so when it does not",
   await say("fail");
   await page.getByText("The model answered with status 400").waitFor();
   await server.call("project/main/runs/stop", { runs_names: ["talker"], abort: true });
+  // What was said stays, and that the model is gone is said beside it.
+  await page.getByText("It is served no more").waitFor();
+  expect(await said("one two three")).toBe(2);
   // It may answer until it has ended.
   await expect.poll(listed, PATIENCE).not.toContain("org/echo");
   await say("is anybody there");

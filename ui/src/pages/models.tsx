@@ -77,8 +77,12 @@ export function ModelPage() {
   const { p, runName } = useParams({ strict: false }) as { p: string; runName: string };
   const { data: run, error } = useQuery(queries.runByName(p, runName));
   const [isCodeOpen, setCodeOpen] = useState(false);
+  const served = run && servedModel(run);
+  // What was said stays on the page when the model goes, which is told at once.
+  const [last, setLast] = useState(served);
+  if (served && (served.base_url !== last?.base_url || served.name !== last.name)) setLast(served);
   if (!run) return error ? <NotThere what="model" error={error} /> : <Loading what="the model" />;
-  const model = servedModel(run);
+  const model = served ?? last;
   if (!model) {
     return (
       <>
@@ -107,6 +111,11 @@ export function ModelPage() {
         />
       </Section>
       {run.service?.notice && <Alert kind="warning">{run.service.notice}</Alert>}
+      {!served && (
+        <Alert kind="warning" title="It is served no more">
+          Its run is {run.status}: <Link to="/projects/$p/runs/$runId" params={{ p, runId: run.id }}>see the run</Link>
+        </Alert>
+      )}
       {new URL(url).origin === location.origin ? (
         <Chat key={url} url={url} model={model.name} />
       ) : (
