@@ -253,7 +253,7 @@ impl Deployer {
 
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
-        let host = Host::open_apart(&self.pool, reach).await?;
+        let host = Host::open(&self.pool, reach).await?;
         Ok(match push::push(&host, &self.paths, &package).await? {
             Pushed::Whole(done) => underway(progress.then(Stage::Install), done),
             Pushed::Partly => underway(progress, ""),

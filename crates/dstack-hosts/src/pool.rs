@@ -112,14 +112,6 @@ impl Pool {
         told.unwrap_or(Err(ReachError::Interrupted))
     }
 
-    /// A connection that is the caller's alone and is not kept, for what is large: a connection keeps the room that it once took.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub async fn open_apart(&self, reach: &Reach) -> Result<Connection, ReachError> {
-        self.0.open(reach).await
-    }
-
     /// Connects to a port of the host's loopback interface, each time over a channel of its own.
     pub fn connector(&self, reach: Reach, port: u16) -> Arc<dyn Connector> {
         Arc::new(PortConnector::new(self.clone(), reach, port))

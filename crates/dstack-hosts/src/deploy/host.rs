@@ -35,18 +35,7 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) async fn open(pool: &Pool, reach: &Reach) -> Result<Self, DeployError> {
-        let connection = pool.connection(reach).await;
-        Self::on(connection.map_err(|error| unreached(&error))?, reach).await
-    }
-
-    /// Over a connection that ends with it.
-    pub(super) async fn open_apart(pool: &Pool, reach: &Reach) -> Result<Self, DeployError> {
-        let connection = pool.open_apart(reach).await;
-        let connection = connection.map_err(|error| unreached(&error))?;
-        Self::on(Arc::new(connection), reach).await
-    }
-
-    async fn on(connection: Arc<Connection>, reach: &Reach) -> Result<Self, DeployError> {
+        let connection = pool.connection(reach).await.map_err(|error| unreached(&error))?;
         let mut host = Self {
             connection,
             name: reach.host.host.clone(),
