@@ -49,7 +49,7 @@ export function startLive(client: QueryClient, onError: (error: unknown) => void
     },
     changed: (changes) => {
       const concerned = keysOfAll(changes);
-      if (concerned.length > 0) refresher.refresh((query) => concerned.some((each) => concerns(each, query.queryKey, query.state.data)));
+      if (concerned.length > 0) refresher.refresh((query) => concerned.some((each) => concerns(each, query.queryKey, query.state.status === "error" ? null : query.state.data)));
       for (const listener of listeners) listener(changes);
       for (const run of runsWithOutput(changes)) outputs.get(run)?.forEach((hear) => hear(true));
     },

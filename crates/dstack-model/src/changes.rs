@@ -68,8 +68,8 @@ pub struct Changes {
 pub struct FollowChangesQuery {
     /// Only things of this project.
     pub project_name: Option<String>,
-    /// Only this run, and also when output of it is stored.
+    /// Of runs, fleets and the like only this run, and also when output of it is stored.
     pub run_id: Option<RunId>,
-    /// Only this fleet, and its instances.
+    /// Of runs, fleets and the like only this fleet, and its instances.
     pub fleet_id: Option<FleetId>,
 }

@@ -26,7 +26,7 @@ use crate::error::{ApiError, Result};
 use crate::state::Data;
 pub(crate) use follower::follow;
 use interest::Interest;
-use recent::{Batch, Recent, Since};
+use recent::{Recent, Since};
 
 /// How long what is written is gathered before it is told.
 const GATHERED_FOR: Duration = Duration::from_millis(20);
@@ -52,6 +52,8 @@ struct Inner {
     state: Locked<State>,
     /// Something was gathered.
     gathered: Notify,
+    /// What was gathered has been told here, and may be told to others.
+    for_others: Notify,
     /// Whether other servers write as well.
     is_shared: bool,
     max_followers: AtomicUsize,
@@ -96,6 +98,7 @@ impl Live {
                 next: 0,
             }),
             gathered: Notify::new(),
+            for_others: Notify::new(),
             is_shared: database.is_shared(),
             max_followers: AtomicUsize::new(MAX_FOLLOWERS),
             look_ups: Semaphore::new(LOOK_UPS),
@@ -115,13 +118,13 @@ impl Live {
     /// Tells followers until the server stops.
     pub fn start(&self, data: &Data, access: &Arc<Access>, stop: CancellationToken) {
         let (database, me) = (&data.database, data.random.uuid().to_string());
-        let (live, tells, name, until) = (self.clone(), database.clone(), me.clone(), stop.clone());
+        let (live, until) = (self.clone(), stop.clone());
         task::spawn_restarted("tell of changes", move || {
-            let (live, database, me, stop) = (live.clone(), tells.clone(), name.clone(), until.clone());
+            let (live, stop) = (live.clone(), until.clone());
             async move {
                 tokio::select! {
                     () = stop.cancelled() => live.end(),
-                    () = live.tell(&database, &me) => {}
+                    () = live.tell() => {}
                 }
             }
         });
@@ -143,24 +146,34 @@ impl Live {
     /// Output of a run was stored: told to those who follow it.
     pub(crate) fn output_stored(&self, project: ProjectId, run: RunId) {
         let mut state = self.0.state.lock();
-        if self.0.is_shared || state.by_run.contains_key(&run) {
+        let is_followed = state.by_run.contains_key(&run);
+        if self.0.is_shared || is_followed {
             let stored = Changed::of(ChangedKind::Logs, project, run.uuid());
-            state.recent.add(BTreeSet::from([stored]));
+            state.recent.add_output(stored, is_followed);
             drop(state);
             self.0.gathered.notify_one();
         }
     }
 
-    async fn tell(&self, database: &Database, me: &str) {
+    async fn tell(&self) {
         loop {
             self.0.gathered.notified().await;
             tokio::time::sleep(GATHERED_FOR).await;
             self.tell_followers();
-            let for_others = self.0.state.lock().recent.take_for_others();
-            if let Some(changed) = for_others {
-                others::tell(database, me, changed).await;
-            }
+            self.0.for_others.notify_one();
             tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Takes what is to be told to servers that share the database, once there is something; an inner `None`: anything may have
+    /// changed.
+    async fn for_others(&self) -> Option<BTreeSet<Changed>> {
+        loop {
+            self.0.for_others.notified().await;
+            let taken = self.0.state.lock().recent.take_for_others();
+            if let Some(changed) = taken {
+                return changed;
+            }
         }
     }
 
@@ -294,19 +307,6 @@ impl Place {
         if let Some(following) = state.followers.get_mut(&self.id) {
             following.interest = interest;
         }
-    }
-
-    /// Of these changes, those that concern the follower.
-    fn concerning(&self, batches: &[Arc<Batch>]) -> BTreeSet<Changed> {
-        let state = self.inner.state.lock();
-        let Some(following) = state.followers.get(&self.id) else {
-            return BTreeSet::new();
-        };
-        let changed = batches.iter().flat_map(|batch| batch.changed.iter());
-        changed
-            .filter(|changed| following.interest.admits(changed))
-            .copied()
-            .collect()
     }
 }
 

@@ -162,7 +162,7 @@ impl ServiceRoutes {
 
     /// What gateways have counted of the requests to services.
     pub(crate) async fn counted_at_gateways(&self) -> Vec<CountedService> {
-        self.0.gateways.counts().await
+        self.0.gateways.counts(None).await
     }
 
     /// What was counted of the requests to a service, by this server and by its gateway, as far as that answers soon.
@@ -171,7 +171,7 @@ impl ServiceRoutes {
         let here = self.0.forwarder.stats().snapshot(run);
         let mut counted: Vec<Counts> = here.iter().map(Counts::from).collect();
         if gateway.is_some() {
-            let all = self.counted_at_gateways().await;
+            let all = self.0.gateways.counts(gateway).await;
             let own = all.into_iter().filter(|service| service.run == run);
             counted.extend(own.map(|service| Counts::from(service.counts)));
         }

@@ -260,9 +260,13 @@ impl Changes {
     pub fn remove_silently<R: Tracked>(&mut self, row: R) {
         let version = row.version();
         let put: Put = row.into();
-        let entity = put.entity();
+        let (entity, changed) = (put.entity(), put.changed());
         self.commit.puts.retain(|other| other.entity() != entity);
-        self.commit.removals.push(Removal { entity, version });
+        self.commit.removals.push(Removal {
+            entity,
+            version,
+            changed,
+        });
     }
 
     /// Adds a change of a table that the engine does not drive.

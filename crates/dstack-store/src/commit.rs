@@ -1,5 +1,6 @@
 //! Changes that belong together: rows, their events and the operations they intend.
 
+use dstack_model::changes::Changed;
 use dstack_model::events::EventTargetType;
 use dstack_units::{EventId, Time, UserId};
 use uuid::Uuid;
@@ -70,6 +71,8 @@ pub struct Removal {
     pub entity: EntityRef,
     /// Version of the row when it was read.
     pub version: i64,
+    /// What whoever shows the row has to read again.
+    pub changed: Option<Changed>,
 }
 
 /// What an event is about.

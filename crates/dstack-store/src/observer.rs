@@ -54,8 +54,12 @@ impl Commit {
     /// What is not as it was once this is written.
     pub fn changed(&self) -> BTreeSet<Changed> {
         let rows = self.puts().iter().filter_map(Put::changed);
+        let removed = self.removals().iter().filter_map(|removal| removal.changed);
         let directory = self.directory().iter().filter_map(Change::changed);
-        rows.chain(directory).chain(of_events(self.events())).collect()
+        rows.chain(removed)
+            .chain(directory)
+            .chain(of_events(self.events()))
+            .collect()
     }
 }
 
@@ -78,7 +82,7 @@ fn of_events(events: &[NewEvent]) -> impl Iterator<Item = Changed> {
 
 impl Put {
     /// What whoever shows it has to read again; `None`: nobody shows it.
-    fn changed(&self) -> Option<Changed> {
+    pub(crate) fn changed(&self) -> Option<Changed> {
         use ChangedKind::{Fleet, Gateway, Instance, Run, Volume};
         let (kind, project, id) = match self {
             Self::Run(row) => (Run, row.project_id, row.id.uuid()),

@@ -51,8 +51,10 @@ export class Refresher {
     while (turn.isDue) {
       await passed(turn.next - performance.now());
       // What is under way may have been answered before the change.
-      await settled(query);
+      await this.#settled(query);
       turn.isDue = false;
+      // Whoever signed out left nothing to read.
+      if (!this.#isKept(query)) break;
       if (!query.isActive()) {
         query.invalidate();
         break;
@@ -63,18 +65,23 @@ export class Refresher {
     }
     turn.isUnderWay = false;
   }
+
+  async #settled(query: AnyQuery): Promise<void> {
+    // One that was thrown away while it was read stays as it was then.
+    while (query.state.fetchStatus !== "idle" && this.#isKept(query)) {
+      await query.promise?.catch(() => undefined);
+      // The query hears of it after its promise, and must have.
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  }
+
+  #isKept(query: AnyQuery): boolean {
+    return this.#client.getQueryCache().get(query.queryHash) === query;
+  }
 }
 
 function gapOf({ meta }: AnyQuery): number {
   return (meta as Meta | undefined)?.gapMs ?? LEAST_GAP_MS;
-}
-
-async function settled(query: AnyQuery): Promise<void> {
-  while (query.state.fetchStatus !== "idle") {
-    await query.promise?.catch(() => undefined);
-    // The query hears of it after its promise, and must have.
-    await new Promise((resolve) => setTimeout(resolve));
-  }
 }
 
 async function passed(ms: number): Promise<void> {

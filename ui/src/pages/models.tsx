@@ -79,10 +79,11 @@ export function ModelPage() {
   const [isCodeOpen, setCodeOpen] = useState(false);
   const served = run && servedModel(run);
   // What was said stays on the page when the model goes, which is told at once.
-  const [last, setLast] = useState(served);
-  if (served && (served.base_url !== last?.base_url || served.name !== last.name)) setLast(served);
+  const of = `${p}/${runName}`;
+  const [last, setLast] = useState(served ? { of, model: served } : null);
+  if (served && (of !== last?.of || served.base_url !== last.model.base_url || served.name !== last.model.name)) setLast({ of, model: served });
   if (!run) return error ? <NotThere what="model" error={error} /> : <Loading what="the model" />;
-  const model = served ?? last;
+  const model = served ?? (last?.of === of ? last.model : null);
   if (!model) {
     return (
       <>

@@ -86,7 +86,8 @@ export function useOutput({ project, run, runName, submission, isLive }: Followe
     setLoading(true);
     const own = follow({
       read: (signal) => (recent === undefined ? begin(signal) : readOn(recent, signal)),
-      isLive: () => live.current,
+      // A store may show the last lines later than it is told of them.
+      isLive: () => live.current || performance.now() - toldAt.current < SETTLING_MS,
       everyMs: () => (performance.now() - toldAt.current < SETTLING_MS ? FOLLOW_MS : pace(FOLLOW_MS, TOLD_MS)),
       pauseAfter: (failures, error) => pauseAfter(failures, error, LIVE_MS),
       isHidden: () => document.hidden,

@@ -15,7 +15,7 @@ use futures_util::stream;
 use tokio::time::{Instant, sleep_until};
 
 use super::interest::{Interest, Scope};
-use super::recent::Since;
+use super::recent::{Batch, MAX_GATHERED, Since};
 use super::{Live, Place};
 use crate::access::{Caller, Freshness, is_admin};
 use crate::api::Call;
@@ -49,13 +49,15 @@ pub(crate) async fn follow(call: &Call, query: FollowChangesQuery) -> Result<Res
     let epoch = asked.state.auth.access.epoch();
     let interest = asked.interest(call.caller()?).await?;
     let live = &asked.state.data.live;
-    let place = live.enter(interest)?;
+    let place = live.enter(interest.clone())?;
     let follower = Follower {
         begin: Some(Begin::after(live, &place, call.last_event_id())),
         at: live.last(),
         epoch,
+        interest,
         place,
         quiet_until: Instant::now() + SILENCE,
+        checked_until: Instant::now() + SILENCE,
         asked,
     };
     let events = stream::unfold(follower, |follower| async move {
@@ -98,12 +100,7 @@ impl Asked {
         let scope = match is_admin(&caller.user) && !is_limited {
             true => Scope::Server,
             false => {
-                let seen = self
-                    .state
-                    .data
-                    .live
-                    .look_up(projects_seen(database, caller))
-                    .await?;
+                let seen = projects_seen(database, caller).await?;
                 Scope::Projects(seen.iter().map(|row| row.id).collect())
             }
         };
@@ -144,6 +141,14 @@ impl Begin {
     }
 }
 
+/// What a look at the rights brought.
+#[derive(Debug, PartialEq, Eq)]
+enum Rights {
+    Same,
+    /// The client may see something else than before.
+    Changed,
+}
+
 struct Follower {
     asked: Asked,
     place: Place,
@@ -152,8 +157,12 @@ struct Follower {
     at: u64,
     /// Of the rights as they were looked up last.
     epoch: u64,
+    /// What the client wants to hear of, and may by those rights.
+    interest: Interest,
     /// Then the client is told that nothing happens.
     quiet_until: Instant,
+    /// Then its token is looked at, whatever happens: tokens expire without anybody changing anything.
+    checked_until: Instant,
 }
 
 impl Follower {
@@ -181,9 +190,13 @@ impl Follower {
             if self.live().is_stopped() {
                 return None;
             }
-            // Both look-ups are seldom, and have room of their own only then: thousands of followers wait here.
-            if self.asked.state.auth.access.epoch() != self.epoch {
-                Box::pin(self.heed_rights()).await?;
+            if self.asked.state.auth.access.epoch() != self.epoch || Instant::now() >= self.checked_until {
+                // Seldom, and with room of its own only then: thousands of followers wait here.
+                if Box::pin(self.heed_rights()).await? == Rights::Changed {
+                    // What came to be seen, or is seen no more, is in no batch that was admitted.
+                    self.at = self.live().last();
+                    return Some(self.event("reset").data("{}"));
+                }
             }
             match self.place.since(self.at) {
                 Since::Unknown(last) => {
@@ -192,7 +205,10 @@ impl Follower {
                 }
                 Since::Batches(batches) => {
                     self.at = batches.last().map_or(self.at, |last| last.number);
-                    let changed = self.place.concerning(&batches);
+                    let changed = self.concerning(&batches);
+                    if changed.len() > MAX_GATHERED {
+                        return Some(self.event("reset").data("{}"));
+                    }
                     if !changed.is_empty() {
                         return self.changes(changed);
                     }
@@ -200,23 +216,41 @@ impl Follower {
             }
             tokio::select! {
                 () = self.place.wake.notified() => {}
-                () = sleep_until(self.quiet_until) => {
-                    // Tokens expire without anybody changing anything.
-                    Box::pin(self.asked.caller()).await.ok()??;
-                    return Some(Event::default().comment(""));
+                () = sleep_until(self.quiet_until.min(self.checked_until)) => {
+                    if Instant::now() < self.checked_until {
+                        return Some(Event::default().comment(""));
+                    }
                 }
             }
         }
     }
 
     /// Looks up anew what the caller may see; `None`: nothing any more, or it cannot be looked up now.
-    async fn heed_rights(&mut self) -> Option<()> {
+    async fn heed_rights(&mut self) -> Option<Rights> {
         let epoch = self.asked.state.auth.access.epoch();
-        let caller = self.asked.caller().await.ok()??;
-        let interest = self.asked.interest(&caller).await.ok()?;
-        self.place.see(interest);
+        let asked = &self.asked;
+        let looked_up = self.live().look_up(async {
+            let caller = asked.caller().await.ok()??;
+            asked.interest(&caller).await.ok()
+        });
+        let interest = looked_up.await?;
         self.epoch = epoch;
-        Some(())
+        self.checked_until = Instant::now() + SILENCE;
+        if interest == self.interest {
+            return Some(Rights::Same);
+        }
+        self.place.see(interest.clone());
+        self.interest = interest;
+        Some(Rights::Changed)
+    }
+
+    /// Of what these batches tell, what concerns the client.
+    fn concerning(&self, batches: &[Arc<Batch>]) -> BTreeSet<Changed> {
+        let changed = batches.iter().flat_map(|batch| batch.changed.iter());
+        changed
+            .filter(|changed| self.interest.admits(changed))
+            .copied()
+            .collect()
     }
 
     fn changes(&self, changed: BTreeSet<Changed>) -> Option<Event> {

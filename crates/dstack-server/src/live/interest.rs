@@ -32,9 +32,9 @@ pub(super) struct Interest {
     pub(super) scope: Scope,
     /// Only things of this project.
     pub(super) project: Option<ProjectId>,
-    /// Only this run, and the events of what the follower may see.
+    /// Of runs only this, and neither instances, fleets, volumes nor gateways.
     pub(super) run: Option<RunId>,
-    /// Only this fleet with its instances, and the events of what the follower may see.
+    /// Of fleets only this, with its instances, and neither runs, volumes nor gateways.
     pub(super) fleet: Option<FleetId>,
 }
 
@@ -87,7 +87,12 @@ impl Interest {
             return self.run.map(RunId::uuid) == changed.id;
         }
         let is_filtered = self.run.is_some() || self.fleet.is_some();
-        if !is_filtered || changed.kind == ChangedKind::Event {
+        // Whoever shows one thing shows who one is, and where, as well.
+        let is_of_all = matches!(
+            changed.kind,
+            ChangedKind::Event | ChangedKind::User | ChangedKind::Project
+        );
+        if !is_filtered || is_of_all {
             return true;
         }
         match changed.kind {

@@ -24,11 +24,14 @@ const EVERYTHING: &str = "*";
 /// Pause before the database is listened to again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the database is listened to without a word: what a dead connection has lost is made up for then.
-const LISTENED_FOR: Duration = Duration::from_secs(30);
+/// After so long without a word a server tells itself one, which must come back within as long: or else the connection is dead.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// What a server tells itself.
+const NOTHING: &str = "-";
 
 /// Tells other servers what this one has written; `None`: anything may have changed.
-pub(super) async fn tell(database: &Database, me: &str, changed: Option<BTreeSet<Changed>>) {
+async fn tell(database: &Database, me: &str, changed: Option<BTreeSet<Changed>>) {
     for notice in notices(changed) {
         if let Err(error) = database.tell(CHANGES, &format!("{me} {notice}")).await {
             tracing::debug!(error = %chain(&error), "other servers are not told of changes");
@@ -52,8 +55,18 @@ fn notices(changed: Option<BTreeSet<Changed>>) -> Vec<String> {
     parts.collect::<Result<_, _>>().unwrap_or_else(|_| everything())
 }
 
-/// Hears what other servers tell, until this one stops.
+/// Tells other servers, and hears what they tell, until this one stops. What is told here does not wait for the database.
 pub(super) fn start(live: Live, database: Database, me: String, stop: CancellationToken) {
+    let (tells, told, name, until) = (live.clone(), database.clone(), me.clone(), stop.clone());
+    task::spawn_restarted("tell other servers of changes", move || {
+        let (live, database, me, stop) = (tells.clone(), told.clone(), name.clone(), until.clone());
+        async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tell_all(&live, &database, &me) => {}
+            }
+        }
+    });
     task::spawn_restarted("hear of changes", move || {
         let (live, database, me, stop) = (live.clone(), database.clone(), me.clone(), stop.clone());
         async move {
@@ -63,6 +76,13 @@ pub(super) fn start(live: Live, database: Database, me: String, stop: Cancellati
             }
         }
     });
+}
+
+async fn tell_all(live: &Live, database: &Database, me: &str) {
+    loop {
+        let changed = live.for_others().await;
+        tell(database, me, changed).await;
+    }
 }
 
 async fn hear(live: &Live, database: &Database, me: &str) {
@@ -80,15 +100,22 @@ async fn hear_until_lost(live: &Live, database: &Database, me: &str) -> Result<(
     };
     // What was told before we listened, or was lost on its way.
     live.hear(None);
+    let mut is_awaited = false;
     loop {
-        let Ok(told) = tokio::time::timeout(LISTENED_FOR, listener.next()).await else {
-            return Ok(());
+        let Ok(told) = tokio::time::timeout(SILENCE, listener.next()).await else {
+            if is_awaited {
+                return Err(StoreError::Closed);
+            }
+            database.tell(CHANGES, &format!("{me} {NOTHING}")).await?;
+            is_awaited = true;
+            continue;
         };
         let Some(text) = told? else {
             return Err(StoreError::Closed);
         };
+        is_awaited = false;
         match text.split_once(' ') {
-            Some((sender, told)) if sender != me => live.hear(read(told)),
+            Some((sender, told)) if sender != me && told != NOTHING => live.hear(read(told)),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use dstack_units::ProjectId;
 use uuid::Uuid;
 
 /// Changes that are gathered at most. Beyond that, whoever follows reads everything again, which is less then.
-const MAX_GATHERED: usize = 2_000;
+pub(super) const MAX_GATHERED: usize = 2_000;
 
 /// Changes that are kept, for those who were away.
 const MAX_KEPT: usize = 20_000;
@@ -45,6 +45,9 @@ pub(super) enum Since {
     Unknown(u64),
 }
 
+/// Runs whose output is told to other servers together.
+const MAX_OUTPUT_FOR_OTHERS: usize = 200;
+
 #[derive(Debug, Default)]
 struct Gathered {
     changed: BTreeSet<Changed>,
@@ -78,6 +81,8 @@ pub(super) struct Recent {
     gathered: Gathered,
     /// The same, for servers that share the database; `None`: there are none.
     for_others: Option<Gathered>,
+    /// Output that was stored, for them: some of them may have those who follow it.
+    output_for_others: BTreeSet<Changed>,
     batches: VecDeque<Arc<Batch>>,
     /// Changes in all batches that are kept.
     kept: usize,
@@ -91,6 +96,7 @@ impl Recent {
             process: process.simple().to_string(),
             gathered: Gathered::default(),
             for_others: is_shared.then(Gathered::default),
+            output_for_others: BTreeSet::new(),
             batches: VecDeque::new(),
             kept: 0,
             last: 0,
@@ -105,6 +111,16 @@ impl Recent {
         self.gathered.add(changed);
     }
 
+    /// Output was stored; `is_followed`: by somebody here. What is too much for others they find when they look by themselves.
+    pub(super) fn add_output(&mut self, stored: Changed, is_followed: bool) {
+        if is_followed {
+            self.gathered.add([stored]);
+        }
+        if self.for_others.is_some() && self.output_for_others.len() < MAX_OUTPUT_FOR_OTHERS {
+            self.output_for_others.insert(stored);
+        }
+    }
+
     /// What another server has.
     pub(super) fn hear(&mut self, changed: BTreeSet<Changed>) {
         self.gathered.add(changed);
@@ -117,7 +133,8 @@ impl Recent {
 
     /// What is to be told to others, once; an inner `None`: anything may have changed.
     pub(super) fn take_for_others(&mut self) -> Option<Option<BTreeSet<Changed>>> {
-        let gathered = std::mem::take(self.for_others.as_mut()?);
+        let mut gathered = std::mem::take(self.for_others.as_mut()?);
+        gathered.add(std::mem::take(&mut self.output_for_others));
         match gathered.is_empty() {
             true => None,
             false => Some((!gathered.is_everything).then_some(gathered.changed)),
@@ -150,8 +167,9 @@ impl Recent {
         if number > self.last || number + 1 < first {
             return Since::Unknown(self.last);
         }
-        let later = self.batches.iter().filter(|batch| batch.number > number);
-        let later: Vec<_> = later.cloned().collect();
+        // Their numbers follow one another.
+        let known = usize::try_from(number + 1 - first).unwrap_or(usize::MAX);
+        let later: Vec<_> = self.batches.iter().skip(known).cloned().collect();
         match later.iter().any(|batch| batch.is_everything) {
             true => Since::Unknown(self.last),
             false => Since::Batches(later),
@@ -251,6 +269,21 @@ mod tests {
         recent.add(BTreeSet::from([changed(2)]));
         assert_eq!(recent.take_for_others(), Some(Some(BTreeSet::from([changed(2)]))));
         assert_eq!(recent.close_batch().unwrap().changed.len(), 2);
+    }
+
+    #[test]
+    fn output_that_nobody_follows_here_is_told_to_others_alone_and_not_without_end() {
+        let mut recent = recent(true);
+        for run in 0..5_000 {
+            let stored = Changed {
+                kind: ChangedKind::Logs,
+                ..changed(run)
+            };
+            recent.add_output(stored, run == 7);
+        }
+        assert_eq!(recent.close_batch().unwrap().changed.len(), 1);
+        let told = recent.take_for_others().unwrap();
+        assert_eq!(told.map(|told| told.len()), Some(MAX_OUTPUT_FOR_OTHERS));
     }
 
     #[test]

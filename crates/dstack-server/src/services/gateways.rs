@@ -161,11 +161,14 @@ impl Gateways {
         Some(Load { requests })
     }
 
-    /// What all gateways have counted that say so soon.
-    pub(super) async fn counts(&self) -> Vec<CountedService> {
+    /// What a gateway has counted, all of them if none is named, as far as they say so soon.
+    pub(super) async fn counts(&self, gateway: Option<GatewayId>) -> Vec<CountedService> {
         let links: Vec<Arc<Link>> = {
             let links = self.links.lock();
-            links.iter().flat_map(HashMap::values).cloned().collect()
+            let all = links.iter().flat_map(HashMap::values);
+            all.filter(|link| gateway.is_none_or(|gateway| link.gateway == gateway))
+                .cloned()
+                .collect()
         };
         let counted = join_all(links.iter().map(|link| link.counts())).await;
         counted.into_iter().flatten().flatten().collect()
