@@ -210,6 +210,7 @@ mod tests {
     fn what_is_split_can_be_joined() {
         for value in [
             json!({"type": "aws", "regions": ["us-east-1"], "creds": {"type": "access_key", "access_key": "A", "secret_key": "S"}}),
+            json!({"type": "aws", "creds": {"type": "default", "role_arn": "arn:aws:iam::123456789012:role/dstack", "external_id": "e-1"}}),
             json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}, "contexts": ["a", {"name": "b"}], "gateway_image": "i"}),
             json!({"type": "digitalocean", "creds": {"type": "api_key", "api_key": "k"}}),
             json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "h", "user": "u", "private_key": {"content": "canary"}}]}),

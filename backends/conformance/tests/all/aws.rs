@@ -20,6 +20,8 @@ use dstack_model::runs::Requirements;
 use dstack_units::Time;
 use serde_json::{Value, json};
 
+use crate::aws_roles::{ROLE, trust_policy};
+
 pub(crate) const KEY_ID: &str = "AKIAIOSFODNN7EXAMPLE";
 
 pub(crate) const REGIONS: &[&str] = &["us-east-1", "eu-west-1"];
@@ -48,17 +50,17 @@ pub(crate) fn sizes() -> Vec<Size> {
     SIZES.clone()
 }
 
-fn key(id: &str, secret: &str) -> Value {
+pub(crate) fn key(id: &str, secret: &str) -> Value {
     json!({"type": "access_key", "access_key": id, "secret_key": secret})
 }
 
-fn config_with(more: &Value) -> Value {
+pub(crate) fn config_with(more: &Value) -> Value {
     let config = json!({"type": "aws", "regions": REGIONS, "creds": key(KEY_ID, CANARY)});
     extended(config, more)
 }
 
 /// The cloud, and what is behind it.
-fn cloud_with(more: &Value) -> (Cloud, Aws) {
+pub(crate) fn cloud_with(more: &Value) -> (Cloud, Aws) {
     let emulator = Aws::new(KEY_ID, CANARY, REGIONS, sizes());
     let refused = vec![
         (
@@ -140,6 +142,15 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
     let (cloud, emulator) = cloud_with(&default);
     cloud.configure(&cloud.config).await.unwrap();
     assert_eq!(emulator.session_tokens(), ["session"]);
+    let in_role = json!({"type": "default", "role_arn": ROLE});
+    emulator.add_role(ROLE, trust_policy(None));
+    emulator.set_roles_only();
+    cloud
+        .configure(&config_with(&json!({"creds": in_role})))
+        .await
+        .unwrap();
+    cloud.configure(&cloud.config).await.unwrap_err();
+    assert_eq!(emulator.sessions().len(), 1);
     let of_others = Aws::new(KEY_ID, "other", REGIONS, sizes());
     let cloud = Cloud::new(
         Arc::new(of_others),
