@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use dstack_backend::{CloudKind, Env, Kind};
 use dstack_compute::config::AwsConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Inventory, Lifecycle,
     LoadBalancers, Machine, Owned, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -174,6 +174,10 @@ impl Backend for Aws {
     }
 
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await?.into_whole()
+    }
+
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
         self.list_owned().await
     }
 

@@ -833,12 +833,26 @@ async fn an_inventory_has_all_regions_of_the_account() {
     // One that does not tell may have something: that is an error.
     cloud.faults().away(Some("eu-west-1"));
     backend.inventory().await.unwrap_err();
+    let here = volume(&cloud, &disk(&json!({})));
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&here).await.unwrap();
+    let regions = async |backend: &dyn Backend| {
+        let told = backend.inventory_by_region().await.unwrap();
+        let owned = told.owned.iter().map(|one| one.region.clone()).collect::<Vec<_>>();
+        let missing = told.missing.into_iter();
+        (owned, missing.map(|one| (one.region, one.error.is_some())).collect::<Vec<_>>())
+    };
+    let missing = |has_error: bool| (vec![REGION.to_owned()], vec![("eu-west-1".to_owned(), has_error)]);
+    assert_eq!(regions(&*backend).await, missing(true), "it hides no other");
     cloud.faults().away(None);
+    driver.remove(&here.known(Some(place)), &here).await;
     // One that is closed to the account hides none of the others.
     emulator.close_region("eu-west-1");
     assert_eq!(backend.inventory().await.unwrap(), []);
-    let configured = other(&json!({"regions": ["eu-west-1"]}));
+    assert_eq!(regions(&*backend).await, (Vec::new(), missing(false).1));
+    let configured = other(&json!({"regions": ["eu-west-1", REGION]}));
     configured.inventory().await.unwrap_err();
+    assert_eq!(regions(&*configured).await, (Vec::new(), missing(true).1));
     emulator.open_regions();
     // Who may not ask which there are, is told of those that are configured.
     emulator.deny("ec2:DescribeRegions");
