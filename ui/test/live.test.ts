@@ -99,6 +99,20 @@ test("charts are of what was measured, oldest first", () => {
   expect(charts([])).toEqual([]);
 });
 
+test("the network is charted where it is the job's own, each of its measures at its own times", () => {
+  const cpu = metric("cpu_usage_percent", [1, 2, 3]);
+  expect(charts([cpu]).map(({ title }) => title)).toEqual(["CPU", "Memory"]);
+  const received = metric("network_receive_bytes_per_second", [30, 20, 10]);
+  const sent = { ...metric("network_transmit_bytes_per_second", [3, 1]), timestamps: [received.timestamps[0], received.timestamps[2]] as string[] };
+  const network = charts([cpu, received, sent]).at(-1);
+  expect(network?.title).toBe("Network");
+  expect(network?.series).toEqual([
+    { name: "received", values: [10, 20, 30] },
+    { name: "sent", values: [1, null, 3] },
+  ]);
+  expect(network?.times).toEqual([...(network?.times ?? [])].sort((a, b) => a - b));
+});
+
 test("answers of models come in pieces that are cut anywhere", async () => {
   const bytes = new TextEncoder().encode('data: {"choices":[{"delta":{"content":"Hé"}}]}\r\n\r\ndata:{"choices":[{"delta":{"content":"llo"}}]}\n\ndata: [DONE]\n\n');
   const stream = new ReadableStream<Uint8Array>({
