@@ -15,8 +15,8 @@ use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
     ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Inventory, Known, LISTED_WITHIN,
-    Lifecycle, LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, MissingRegion, Owned, OwnedKind,
-    OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
+    Lifecycle, LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, MissingRegion, Owned,
+    OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;

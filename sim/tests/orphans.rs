@@ -722,7 +722,10 @@ async fn a_region_that_is_away_hides_no_other_and_nothing_in_it_is_taken_for_gon
     world.clouds.plant_machine_in("there", &marks(key(1), "far"));
     world.clouds.never_ends("i-far");
     let asked = |world: &World| counts(world) == (1, 1, 0);
-    world.until("it is asked to end", 10 * MINUTE, asked).await.unwrap();
+    world
+        .until("it is asked to end", 10 * MINUTE, asked)
+        .await
+        .unwrap();
     world.clouds.take_region_away("there", true);
     world.clouds.plant_machine(&marks(key(2), "near"), false);
     let ended = |world: &World| world.clouds.planted() == ["i-far"];

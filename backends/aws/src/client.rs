@@ -217,7 +217,10 @@ impl<'a> Sent<'a> {
 
 impl Client {
     pub(crate) fn new(env: &Env, config: &AwsConfig) -> Result<Self, String> {
-        let AwsRole { role_arn, external_id } = config.creds.role().clone();
+        let AwsRole {
+            role_arn,
+            external_id,
+        } = config.creds.role().clone();
         Ok(Self {
             env: env.clone(),
             keys: OwnKeys::of(&config.creds)?,
@@ -361,7 +364,11 @@ impl Client {
     }
 
     async fn new_session(&self, role: &Role) -> Result<Session, AwsError> {
-        let form = assume_role(&role.arn, role.external_id.as_deref(), self.env.installation.get());
+        let form = assume_role(
+            &role.arn,
+            role.external_id.as_deref(),
+            self.env.installation.get(),
+        );
         let assumed: AssumedRole = self.with_own_keys(form).await?;
         Ok(assumed.into_session())
     }

@@ -422,17 +422,26 @@ mod tests {
     #[test]
     fn what_is_said_of_a_role_is_not_said_of_the_call() {
         let sts = |status: u16, code: &str| {
-            let body = format!("<ErrorResponse><Error><Code>{code}</Code><Message>m</Message></Error></ErrorResponse>");
+            let body = format!(
+                "<ErrorResponse><Error><Code>{code}</Code><Message>m</Message></Error></ErrorResponse>"
+            );
             answered(status, &body).of_role("ec2:DescribeInstances", "arn:aws:iam::1:role/r")
         };
         for code in ["AccessDenied", "InvalidClientTokenId", "ValidationError"] {
             let error = sts(403, code);
             assert!(!error.is_forbidden() && !error.is_closed_region(), "{error:?}");
             let told = error.compute_error();
-            assert!(matches!(&told, ComputeError::Credentials(text) if text.contains("arn:aws:iam::1:role/r")
-                && text.contains("trust policy") && text.contains(code)), "{told:?}");
+            assert!(
+                matches!(&told, ComputeError::Credentials(text) if text.contains("arn:aws:iam::1:role/r")
+                && text.contains("trust policy") && text.contains(code)),
+                "{told:?}"
+            );
         }
-        for (status, code) in [(500, "InternalFailure"), (400, "Throttling"), (400, "ExpiredToken")] {
+        for (status, code) in [
+            (500, "InternalFailure"),
+            (400, "Throttling"),
+            (400, "ExpiredToken"),
+        ] {
             let told = sts(status, code).compute_error();
             assert!(matches!(told, ComputeError::NoKeysNow(_)), "{code}: {told:?}");
         }

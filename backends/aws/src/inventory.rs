@@ -29,21 +29,23 @@ impl Aws {
     /// What each region has, of those that tell.
     pub(crate) async fn list_owned(&self) -> Result<Inventory, ComputeError> {
         let regions = self.all_regions().await.map_err(|error| error.compute_error())?;
-        let listed: Vec<_> = stream::iter(&regions)
+        let asked = regions.len();
+        let listed: Vec<_> = stream::iter(regions)
             .map(|region| async move {
-                match self.regions.contains(region) {
+                let listed = match self.regions.contains(&region) {
                     true => {
-                        let listed = self.list_owned_in(region).await;
+                        let listed = self.list_owned_in(&region).await;
                         listed.map(Some).map_err(|error| error.compute_error())
                     }
-                    false => self.list_owned_elsewhere(region).await,
-                }
+                    false => self.list_owned_elsewhere(&region).await,
+                };
+                (region, listed)
             })
             .buffered(PARALLEL)
             .collect()
             .await;
         let mut inventory = Inventory::default();
-        for (region, listed) in regions.iter().zip(listed) {
+        for (region, listed) in listed {
             let error = match listed {
                 Ok(Some(owned)) => {
                     inventory.owned.extend(owned);
@@ -52,12 +54,9 @@ impl Aws {
                 Ok(None) => None,
                 Err(error) => Some(error),
             };
-            inventory.missing.push(MissingRegion {
-                region: region.clone(),
-                error,
-            });
+            inventory.missing.push(MissingRegion { region, error });
         }
-        match inventory.missing.len() < regions.len() {
+        match inventory.missing.len() < asked {
             true => Ok(inventory),
             false => inventory.into_whole().map(Inventory::whole),
         }

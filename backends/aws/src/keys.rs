@@ -100,17 +100,13 @@ impl RoleSessions {
     /// The key of a session that is good for now. `assume` asks STS for one, if that has to be.
     pub(crate) async fn key(
         &self,
-        assume: impl Future<Output = Result<Session, AwsError>>,
+        assume: impl Future<Output = Result<Session, AwsError>> + Send,
     ) -> Result<AccessKey, AwsError> {
         let (good, is_fresh, answers) = {
             let kept = self.lock();
             let now = self.clock.now();
             let good = kept.session.as_ref().filter(|one| now + MARGIN < one.ends_at);
-            (
-                good.map(|one| one.key.clone()),
-                now < kept.renew_at,
-                kept.answers,
-            )
+            (good.map(|one| one.key.clone()), now < kept.renew_at, kept.answers)
         };
         let _asking = match good {
             Some(key) if is_fresh => return Ok(key),
@@ -180,5 +176,110 @@ impl RoleSessions {
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use dstack_system::Clock as _;
+    use dstack_system::clock::VirtualClock;
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    struct Sts {
+        clock: Arc<VirtualClock>,
+        sessions: RoleSessions,
+        asked: AtomicU32,
+    }
+
+    impl Sts {
+        fn new() -> Self {
+            let clock = Arc::new(VirtualClock::starting_at(Time::from_millis(0)));
+            Self {
+                sessions: RoleSessions::new(Arc::clone(&clock) as SharedClock),
+                clock,
+                asked: AtomicU32::new(0),
+            }
+        }
+
+        /// The ids of the keys that fifty callers get, each of which is told once: `refuses` is what STS says.
+        async fn fifty(&self, refuses: bool) -> Vec<Result<String, AwsError>> {
+            let all = (0..50).map(|_| async {
+                let key = self.sessions.key(self.assume(refuses)).await;
+                key.map(|key| key.id)
+            });
+            let mut told = join_all(all).await;
+            told.dedup();
+            told
+        }
+
+        async fn assume(&self, refuses: bool) -> Result<Session, AwsError> {
+            let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            match refuses {
+                true => Err(AwsError::without_keys("sts:AssumeRole", &number.to_string())),
+                false => Ok(Session {
+                    key: AccessKey {
+                        id: number.to_string(),
+                        secret: Secret::new("s"),
+                        session_token: None,
+                    },
+                    ends_at: self.clock.now() + Duration::from_secs(3600),
+                }),
+            }
+        }
+    }
+
+    fn minutes(count: u64) -> Duration {
+        Duration::from_secs(60 * count)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_many_who_need_a_session_one_asks_and_all_are_told_the_answer() {
+        let sts = Sts::new();
+        for number in ["1", "2"] {
+            let refused = Err(AwsError::without_keys("sts:AssumeRole", number));
+            assert_eq!(sts.fifty(true).await, [refused]);
+        }
+        assert_eq!(sts.fifty(false).await, [Ok("3".to_owned())]);
+        tokio::time::sleep(minutes(49)).await;
+        assert_eq!(sts.fifty(false).await, [Ok("3".to_owned())]);
+    }
+
+    /// One renews, and the others go on; where that fails, all do, and it is tried again after a pause.
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_still_is_good_is_renewed_while_others_use_it() {
+        let sts = Sts::new();
+        sts.fifty(false).await;
+        tokio::time::sleep(minutes(51)).await;
+        for _ in 0..2 {
+            assert_eq!(sts.fifty(true).await, [Ok("1".to_owned())]);
+        }
+        assert_eq!(sts.asked.load(Ordering::Relaxed), 2);
+        tokio::time::sleep(minutes(2)).await;
+        let renewed = [Ok("3".to_owned()), Ok("1".to_owned())];
+        assert_eq!(sts.fifty(false).await, renewed);
+        assert_eq!(sts.fifty(true).await, [Ok("3".to_owned())]);
+        // Past its end.
+        tokio::time::sleep(minutes(61)).await;
+        assert!(sts.fifty(true).await.iter().all(Result::is_err));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_not_taken_is_not_used_again_and_its_successor_stays() {
+        let sts = Sts::new();
+        let first = sts.sessions.key(sts.assume(false)).await.unwrap();
+        sts.sessions.forget(&first);
+        let second = sts.sessions.key(sts.assume(false)).await.unwrap();
+        sts.sessions.forget(&first);
+        let kept = sts.sessions.key(sts.assume(false)).await.unwrap();
+        assert_eq!(
+            (first.id.as_str(), second.id, kept.id),
+            ("1", "2".to_owned(), "2".to_owned())
+        );
     }
 }

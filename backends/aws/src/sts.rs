@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(name, "dstack-0f8fad5b-d9cb-469f-a165-70867728950e");
         for name in [name, session_name(None)] {
             let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_+=,.@-".contains(c);
-            assert!((2..=64).contains(&name.len()) && name.chars().all(is_allowed), "{name}");
+            assert!(
+                (2..=64).contains(&name.len()) && name.chars().all(is_allowed),
+                "{name}"
+            );
         }
     }
 }

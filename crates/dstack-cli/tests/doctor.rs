@@ -164,7 +164,10 @@ async fn accounts_that_are_not_there_or_do_not_tell_are_failures() {
     let ended = cli.run(&["doctor", "--account", "aws"]).await;
     ended.assert_code(1);
     assert!(
-        ended.err.contains("There may be more: the region us-east-2 does not tell") && ended.out.contains("i-1"),
+        ended
+            .err
+            .contains("There may be more: the region us-east-2 does not tell")
+            && ended.out.contains("i-1"),
         "{}",
         ended.err
     );

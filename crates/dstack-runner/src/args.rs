@@ -124,7 +124,9 @@ mod tests {
         assert_eq!((start.http_port, start.ssh_port), (10999, 10022));
         assert_eq!(start.temp_dir, PathBuf::from("/tmp/runner"));
         assert_eq!(start.addresses().unwrap(), [IpAddr::from([127, 0, 0, 1])]);
-        assert!(!start.no_profile && !start.own_network && start.state_dir == std::path::Path::new("/dstack"));
+        assert!(
+            !start.no_profile && !start.own_network && start.state_dir == std::path::Path::new("/dstack")
+        );
         let keys = parse(&["start", "--ssh-authorized-key", "a", "--ssh-authorized-key", "b"]).unwrap();
         let RunnerCommand::Start(start) = keys.command else {
             panic!()

@@ -227,7 +227,10 @@ mod tests {
         let dir = tree(&[
             ("proc/self/mounts", "cgroup2 ROOT/cg cgroup2 rw 0 0\n"),
             ("proc/self/cgroup", "0::/\n"),
-            ("proc/self/net/dev", "a|b\nc|d\neth0: 7 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n"),
+            (
+                "proc/self/net/dev",
+                "a|b\nc|d\neth0: 7 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n",
+            ),
             ("cg/cpu.stat", "usage_usec 1\n"),
             ("cg/memory.current", "1\n"),
             ("cg/memory.stat", "inactive_file 0\n"),

@@ -62,7 +62,8 @@ pub(crate) fn check(keys: &[Key], uri: &Uri, headers: &HeaderMap, body: &[u8]) -
     let time = header("x-amz-date").ok_or(Refusal::Incomplete)?;
     let names: Vec<&str> = signed.split(';').collect();
     if let Some(token) = &key.session_token {
-        let is_there = header("x-amz-security-token") == Some(token) && names.contains(&"x-amz-security-token");
+        let is_there =
+            header("x-amz-security-token") == Some(token) && names.contains(&"x-amz-security-token");
         if !is_there {
             return Err(Refusal::UnknownKey(scope));
         }

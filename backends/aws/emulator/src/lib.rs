@@ -345,7 +345,8 @@ impl Aws {
     fn ends_sessions(&self, scope: &Scope, action: &str) -> bool {
         let mut cloud = self.lock();
         let call = format!("{}:{action}", scope.service);
-        let is_now = scope.key_id != self.0.key.id && cloud.sessions_end_at.take_if(|at| *at == call).is_some();
+        let is_now =
+            scope.key_id != self.0.key.id && cloud.sessions_end_at.take_if(|at| *at == call).is_some();
         if is_now {
             cloud.sessions.iter_mut().for_each(sts::Session::end);
         }
@@ -379,7 +380,9 @@ impl Aws {
             ));
         }
         let may_assume_only = scope.key_id == self.0.key.id && self.lock().has_roles_only;
-        if self.lock().denied.contains(&format!("{service}:{action}")) || (may_assume_only && service != "sts") {
+        if self.lock().denied.contains(&format!("{service}:{action}"))
+            || (may_assume_only && service != "sts")
+        {
             return Err(denied(service, action));
         }
         let input = match service {

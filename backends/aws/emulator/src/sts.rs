@@ -65,7 +65,8 @@ impl Role {
             let conditions = statement["Condition"].as_object().into_iter().flatten();
             let mut conditions = conditions.flat_map(|(operator, keys)| {
                 let keys = keys.as_object().unwrap();
-                keys.iter().map(move |(key, value)| (operator.as_str(), key.as_str(), value))
+                keys.iter()
+                    .map(move |(key, value)| (operator.as_str(), key.as_str(), value))
             });
             let is_met = conditions.all(|condition| match condition {
                 ("StringEquals", "sts:ExternalId", value) => {
@@ -73,7 +74,10 @@ impl Role {
                 }
                 other => panic!("{other:?} is not played"),
             });
-            statement["Effect"] == "Allow" && has(&statement["Action"], "sts:AssumeRole") && is_for_caller && is_met
+            statement["Effect"] == "Allow"
+                && has(&statement["Action"], "sts:AssumeRole")
+                && is_for_caller
+                && is_met
         })
     }
 }
@@ -96,7 +100,10 @@ pub(crate) fn sts(cloud: &mut Cloud, action: &str, call: &Call<'_>, signed_at: &
 }
 
 fn caller(cloud: &Cloud, call: &Call<'_>) -> String {
-    let session = cloud.sessions.iter().find(|session| session.key.id == call.key_id);
+    let session = cloud
+        .sessions
+        .iter()
+        .find(|session| session.key.id == call.key_id);
     session.map_or_else(|| USER.to_owned(), Session::arn)
 }
 
@@ -142,7 +149,8 @@ fn assume_role(cloud: &mut Cloud, call: &Call<'_>, signed_at: &str) -> Answer {
         ends_at: Instant::now() + Duration::from_secs(seconds.unsigned_abs()),
     };
     let key = session.key.clone();
-    let user = json!({"AssumedRoleId": format!("AROACLKWSDQRAOEXAMPLE:{}", session.name), "Arn": session.arn()});
+    let user =
+        json!({"AssumedRoleId": format!("AROACLKWSDQRAOEXAMPLE:{}", session.name), "Arn": session.arn()});
     cloud.sessions.push(session);
     Ok(
         json!({"Credentials": {"AccessKeyId": key.id, "SecretAccessKey": key.secret, "SessionToken": key.session_token,

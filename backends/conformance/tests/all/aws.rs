@@ -8,9 +8,9 @@ use dstack_backend_kit::{
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine, Known,
-    LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume,
-    VolumeRequest,
+    Attachment, AttachmentSite, Backend, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine,
+    Known, LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step,
+    Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -253,7 +253,7 @@ async fn offers() {
 async fn types_without_quota_are_offered_as_such() {
     let (cloud, emulator) = cloud_with(&json!({}));
     emulator.set_quota("L-417A185B", 0.0);
-    let of = async |backend: &dyn dstack_compute::Backend, start: &str| {
+    let of = async |backend: &dyn Backend, start: &str| {
         let offers = backend.offers(&with_gpus("1..")).await.unwrap();
         let mut all: Vec<_> = offers
             .iter()
@@ -838,9 +838,18 @@ async fn an_inventory_has_all_regions_of_the_account() {
     let place = driver.make(&here).await.unwrap();
     let regions = async |backend: &dyn Backend| {
         let told = backend.inventory_by_region().await.unwrap();
-        let owned = told.owned.iter().map(|one| one.region.clone()).collect::<Vec<_>>();
+        let owned = told
+            .owned
+            .iter()
+            .map(|one| one.region.clone())
+            .collect::<Vec<_>>();
         let missing = told.missing.into_iter();
-        (owned, missing.map(|one| (one.region, one.error.is_some())).collect::<Vec<_>>())
+        (
+            owned,
+            missing
+                .map(|one| (one.region, one.error.is_some()))
+                .collect::<Vec<_>>(),
+        )
     };
     let missing = |has_error: bool| (vec![REGION.to_owned()], vec![("eu-west-1".to_owned(), has_error)]);
     assert_eq!(regions(&*backend).await, missing(true), "it hides no other");

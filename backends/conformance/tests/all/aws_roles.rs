@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dstack_backend_kit::{CANARY, Cloud, Driver, checks, extended, installation, machine};
+use dstack_backend_kit::{CANARY, Cloud, Driver, Fault, checks, extended, installation, machine};
 use dstack_compute::{ComputeError, ConfigureError};
 use dstack_emulator_aws::Aws;
 use futures_util::future::join_all;
@@ -21,7 +21,10 @@ pub(crate) fn trust_policy(external_id: Option<&str>) -> Value {
     let page = include_str!("../../../../docs/backends/aws.md");
     let (_, after) = page.split_once("### Trust policy").unwrap();
     let policy = after.split("```").find_map(|part| part.strip_prefix("json"));
-    let policy = policy.unwrap().replace("arn:aws:iam::111111111111:user/server", "arn:aws:iam::123456789012:user/dstack");
+    let policy = policy.unwrap().replace(
+        "arn:aws:iam::111111111111:user/server",
+        "arn:aws:iam::123456789012:user/dstack",
+    );
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
     let statement = policy["Statement"][0].as_object_mut().unwrap();
     assert!(statement["Condition"]["StringEquals"]["sts:ExternalId"].is_string());
@@ -103,7 +106,10 @@ async fn a_role_that_may_not_be_assumed_is_refused_with_what_its_trust_policy_ne
         };
         assert_eq!(*fields, expected, "{creds}");
         let details = details.as_deref().unwrap();
-        assert!(details.contains(part) && !details.contains(CANARY), "{creds}: {details}");
+        assert!(
+            details.contains(part) && !details.contains(CANARY),
+            "{creds}: {details}"
+        );
     }
     for good in [
         json!({"external_id": EXTERNAL_ID}),
@@ -133,6 +139,8 @@ async fn a_session_is_asked_for_once_by_many_and_renewed_before_its_end() {
     // Minutes after the one before, and sessions by then.
     for (pause, sessions) in [(0_u32, 1), (45, 1), (8, 2), (45, 2), (8, 3), (24 * 60, 4)] {
         tokio::time::sleep(pause * MINUTE).await;
+        // While it is under way, all others come.
+        cloud.faults().at(1, Fault::SlowAnswer(Duration::from_secs(5)));
         fifty().await;
         assert_eq!(emulator.sessions().len(), sessions, "after {pause} minutes more");
     }
@@ -171,7 +179,11 @@ async fn a_role_that_is_taken_away_hides_what_is_there() {
     assert_eq!(backend.inventory().await.unwrap().len(), 1);
     emulator.remove_role(ROLE);
     tokio::time::sleep(55 * MINUTE).await;
-    assert_eq!(backend.inventory().await.unwrap().len(), 1, "the session still is good");
+    assert_eq!(
+        backend.inventory().await.unwrap().len(),
+        1,
+        "the session still is good"
+    );
     tokio::time::sleep(5 * MINUTE).await;
     let error = backend.inventory().await.unwrap_err();
     assert!(

@@ -17,7 +17,11 @@ pub(super) async fn with_role(context: &Context) -> Option<String> {
     };
     let files = [
         ("AWS_CONFIG_FILE", "~/.aws/config", of_config),
-        ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials", profile.clone()),
+        (
+            "AWS_SHARED_CREDENTIALS_FILE",
+            "~/.aws/credentials",
+            profile.clone(),
+        ),
     ];
     for (variable, usual, section) in files {
         let path = context.env_var(variable).unwrap_or_else(|| usual.to_owned());
@@ -81,6 +85,9 @@ mod tests {
         }
         let default = "[default]\nrole_arn = arn:aws:iam::1:role/r\n";
         assert_eq!(found(default, "", &[]).await.as_deref(), Some("default"));
-        assert_eq!(found(default, "", &[("AWS_PROFILE", "")]).await.as_deref(), Some("default"));
+        assert_eq!(
+            found(default, "", &[("AWS_PROFILE", "")]).await.as_deref(),
+            Some("default")
+        );
     }
 }

@@ -144,7 +144,10 @@ mod tests {
         assert_eq!(kept.at, now);
         assert_eq!(kept.gpus_memory_usage_bytes.len(), MAX_GPUS);
         assert_eq!(kept.gpus_util_percent.len(), MAX_GPUS);
-        assert_eq!((kept.network_receive_bytes, kept.network_transmit_bytes), (Some(5), None));
+        assert_eq!(
+            (kept.network_receive_bytes, kept.network_transmit_bytes),
+            (Some(5), None)
+        );
         let before = Metrics {
             timestamp_micro: now.as_micros() - 1,
             ..metrics

@@ -24,7 +24,9 @@ impl Listing {
     /// Whether a thing with this key ([`Listed::key`]) could not be listed, as its region does not tell.
     pub fn hides(&self, key: &str) -> bool {
         let region = region_of_key(key);
-        self.missing.iter().any(|missing| Some(missing.region.as_str()) == region)
+        self.missing
+            .iter()
+            .any(|missing| Some(missing.region.as_str()) == region)
     }
 }
 

@@ -103,11 +103,7 @@ impl<'a> Look<'a> {
         Answers { listed, offers }
     }
 
-    async fn list(
-        &self,
-        backend: &dyn Backend,
-        until: Instant,
-    ) -> std::result::Result<Listing, ListError> {
+    async fn list(&self, backend: &dyn Backend, until: Instant) -> std::result::Result<Listing, ListError> {
         // Reading the rows takes time as well: what counts is when both are there.
         let no_limit = self.deadline.limit * 2;
         let listed = list_owned(&self.store, self.installation, backend, no_limit);
@@ -155,7 +151,10 @@ async fn look_at(look: &Look<'_>, account: &Account, accounts: usize) -> Vec<Fin
             let orphans = things.filter_map(|thing| orphan(look, account, thing));
             let hidden = look.reported(account).filter(|row| listed.hides(&row.key));
             let hidden = hidden.map(|row| remembered(look, account, row));
-            let missing = listed.missing.iter().filter_map(|one| region_failed(account, one));
+            let missing = listed
+                .missing
+                .iter()
+                .filter_map(|one| region_failed(account, one));
             orphans.chain(hidden).chain(missing).collect()
         }
         Err(error) => {
@@ -260,7 +259,10 @@ async fn no_offers(backend: &dyn Backend, until: Instant) -> Option<ComputeError
 fn region_failed(account: &Account, missing: &MissingRegion) -> Option<Finding> {
     let finding = failed(account, missing.error.as_ref()?);
     Some(Finding {
-        problem: format!("The region {} does not tell what it has: {}", missing.region, finding.problem),
+        problem: format!(
+            "The region {} does not tell what it has: {}",
+            missing.region, finding.problem
+        ),
         ..finding
     })
 }
@@ -356,7 +358,10 @@ async fn inventory(look: &Look<'_>, account: &Account, accounts: usize) -> Accou
 fn without(missing: &[MissingRegion]) -> Option<String> {
     let told = missing.iter().filter_map(|one| {
         let error = one.error.as_ref()?;
-        Some(format!("the region {} does not tell what it has: {error}", one.region))
+        Some(format!(
+            "the region {} does not tell what it has: {error}",
+            one.region
+        ))
     });
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| told.join("; "))

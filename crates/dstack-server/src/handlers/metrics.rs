@@ -218,11 +218,7 @@ mod tests {
             ),
             (
                 "network_transmit_bytes_per_second".to_owned(),
-                vec![
-                    (40, json!(i64::MAX / 10)),
-                    (20, json!(0)),
-                    (10, json!(400)),
-                ],
+                vec![(40, json!(i64::MAX / 10)), (20, json!(0)), (10, json!(400))],
             ),
         ];
         assert_eq!(network_metrics(&points), expected);

@@ -400,8 +400,16 @@ async fn a_region_that_does_not_tell_is_found_and_hides_no_other() {
         &[
             ("backends", backend, "The region EU-3 does not tell what it has:"),
             ("orphans", backend, "machine lost (dstack-lost-"),
-            ("orphans", backend, "machine runpod|machine|EU-2|true|key, as it was listed last"),
-            ("orphans", backend, "machine runpod|machine|EU-3|true|key, as it was listed last"),
+            (
+                "orphans",
+                backend,
+                "machine runpod|machine|EU-2|true|key, as it was listed last",
+            ),
+            (
+                "orphans",
+                backend,
+                "machine runpod|machine|EU-3|true|key, as it was listed last",
+            ),
         ],
     );
     let answer = server
