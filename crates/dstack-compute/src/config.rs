@@ -220,6 +220,29 @@ mod tests {
         }
     }
 
+    /// dstack 0.22.5 knows no roles: what has none is stored and shown as there.
+    #[test]
+    fn roles_of_aws_are_fields_only_where_there_are_some() {
+        for creds in [
+            json!({"type": "access_key", "access_key": "A", "secret_key": "S"}),
+            json!({"type": "default"}),
+        ] {
+            let value = json!({"type": "aws", "creds": creds});
+            let split = read(&value).split();
+            assert_eq!(serde_json::from_str::<Value>(split.auth.expose()).unwrap(), creds);
+            for (field, wrong) in [
+                ("role_arn", "dstack"),
+                ("role_arn", "arn:aws:iam::1:user/u"),
+                ("external_id", "a b"),
+            ] {
+                let mut value = value.clone();
+                value["creds"][field] = json!(wrong);
+                let problems = BackendConfig::read(&value).unwrap_err();
+                assert_eq!(problems[0].kind, "string_pattern_mismatch", "{field}: {wrong}");
+            }
+        }
+    }
+
     #[test]
     fn what_members_see_has_no_credentials() {
         for value in [
