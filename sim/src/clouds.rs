@@ -14,9 +14,9 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Known, LISTED_WITHIN, Lifecycle,
-    LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, Owned, OwnedKind, OwnedMark, Placement,
-    Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
+    ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Inventory, Known, LISTED_WITHIN,
+    Lifecycle, LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, MissingRegion, Owned,
+    OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -371,6 +371,16 @@ impl Clouds {
         self.change(|state| state.planted.extend(planted));
     }
 
+    /// As [`Clouds::plant_machine`], known by its tags, in this region.
+    pub fn plant_machine_in(&self, region: &str, marks: &Marks) {
+        self.plant_machine(marks, false);
+        self.change(|state| {
+            if let Some(planted) = state.planted.last_mut() {
+                planted.region = region.to_owned();
+            }
+        });
+    }
+
     /// The planted machine of this id is gone only after so many calls more than one.
     pub fn ends_slowly(&self, id: &str, calls: usize) {
         self.change(|state| state.planted_calls.insert(id.to_owned(), calls));
@@ -396,7 +406,7 @@ impl Clouds {
         self.lock().swept.clone()
     }
 
-    /// This region does not tell how machines are, from now on or no longer; the others do.
+    /// This region does not tell how machines are, nor what it has, from now on or no longer; the others do.
     pub fn take_region_away(&self, region: &str, is_away: bool) {
         self.change(|state| {
             state.regions_away.retain(|known| known != region);
@@ -681,6 +691,20 @@ impl Backend for Clouds {
             Ok(all)
         })
         .await
+    }
+
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
+        let away = self.lock().regions_away.clone();
+        let mut owned = self.inventory().await?;
+        owned.retain(|one| !away.contains(&one.region));
+        let missing = away.into_iter().map(|region| MissingRegion {
+            region,
+            error: Some(ComputeError::Unclear("the region is away".to_owned())),
+        });
+        Ok(Inventory {
+            owned,
+            missing: missing.collect(),
+        })
     }
 
     async fn remove_owned(&self, owned: &Owned) -> Result<Removal, ComputeError> {

@@ -714,6 +714,35 @@ async fn a_cloud_that_never_says_what_it_has_holds_up_nobody() {
         .unwrap();
 }
 
+/// What is in a region that does not tell is not gone, and the others are looked at.
+#[tokio::test(start_paused = true)]
+async fn a_region_that_is_away_hides_no_other_and_nothing_in_it_is_taken_for_gone() {
+    let world = hasty_world(19).await;
+    let engine = world.start().await.unwrap();
+    world.clouds.plant_machine_in("there", &marks(key(1), "far"));
+    world.clouds.never_ends("i-far");
+    let asked = |world: &World| counts(world) == (1, 1, 0);
+    world
+        .until("it is asked to end", 10 * MINUTE, asked)
+        .await
+        .unwrap();
+    world.clouds.take_region_away("there", true);
+    world.clouds.plant_machine(&marks(key(2), "near"), false);
+    let ended = |world: &World| world.clouds.planted() == ["i-far"];
+    world
+        .until("the one of the other region is ended", 30 * MINUTE, ended)
+        .await
+        .unwrap();
+    world.pass(30 * MINUTE).await;
+    assert_eq!(counts(&world), (2, 2, 1), "{:?}", told(&world));
+    let remembered: Vec<_> = world.store.tables().orphans.into_values().collect();
+    assert!(
+        matches!(remembered.as_slice(), [row] if row.description.contains("i-far") && row.sighting.is_ending),
+        "{remembered:?}"
+    );
+    drop(engine);
+}
+
 /// Looks at all accounts take longer than a thing may go unseen: it is found all the same.
 #[tokio::test(start_paused = true)]
 async fn many_clouds_that_never_say_what_they_have_delay_a_report_and_do_not_prevent_it() {

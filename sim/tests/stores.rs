@@ -831,11 +831,8 @@ async fn old_points_of_metrics_are_deleted_by_whether_their_jobs_run() {
             for minute in 0..4 {
                 let point = MetricsPoint {
                     at: NOW + Duration::from_secs(60 * minute),
-                    cpu_usage_micro: 0,
-                    memory_usage_bytes: 0,
-                    memory_working_set_bytes: 0,
-                    gpus_memory_usage_bytes: Vec::new(),
-                    gpus_util_percent: Vec::new(),
+                    network_receive_bytes: Some(1 << 40),
+                    ..MetricsPoint::default()
                 };
                 store.add_metrics(job.id, point).await.unwrap();
             }

@@ -222,6 +222,9 @@ fn what_a_container_uses_is_measured() {
     };
     assert!(value("cpu_usage_percent") > 10, "{measured:#?}");
     assert!(value("memory_usage_bytes") > 0, "{measured:#?}");
+    // A network of its own, through which the server asks.
+    assert!(value("network_receive_bytes_per_second") > 0, "{measured:#?}");
+    assert!(value("network_transmit_bytes_per_second") > 0, "{measured:#?}");
     run.stop(true).unwrap();
     run.wait_until_finished().unwrap();
 }

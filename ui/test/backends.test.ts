@@ -58,7 +58,9 @@ test("fields are made from the schema", () => {
   expect(aws.get("public_ips")?.shape).toEqual({ kind: "yes or no" });
   expect(aws.get("os_images")?.shape).toMatchObject({ kind: "group", fields: [{ key: "cpu", shape: { kind: "group" } }, { key: "nvidia" }] });
   const creds = aws.get("creds");
-  expect(creds?.isRequired && creds.shape.kind === "variants" && creds.shape.variants.map((variant) => [variant.name, variant.fields.length])).toEqual([["access_key", 2], ["default", 0]]);
+  expect(creds?.isRequired && creds.shape.kind === "variants" && creds.shape.variants.map((variant) => [variant.name, variant.fields.length])).toEqual([["access_key", 4], ["default", 2]]);
+  const byDefault = creds?.shape.kind === "variants" ? creds.shape.variants[1]?.fields : [];
+  expect(byDefault?.map(({ label, isRequired, shape }) => [label, isRequired, shape.kind])).toEqual([["Role ARN", false, "text"], ["External ID", false, "text"]]);
   expect(fieldsOf("gcp").find((field) => field.key === "preview_features")?.shape).toEqual({ kind: "list", item: { kind: "choice", values: ["g4"] } });
   expect(fieldsOf("kubernetes").find((field) => field.key === "contexts")?.shape).toMatchObject({ kind: "list", item: { kind: "group", short: "name" } });
 });

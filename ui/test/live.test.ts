@@ -129,16 +129,18 @@ test("charts are of what was measured, oldest first", () => {
   expect(charts([])).toEqual([]);
 });
 
-test("the network is shown where it was measured, at the times of the rest", () => {
-  const others = [metric("cpu_usage_percent", [1, 2, 3]), metric("memory_working_set_bytes", [1, 2, 3])];
-  const network = (...more: Metric[]) => charts([...others, ...more]).filter(({ title }) => title === "Network").map(({ unit, limit, series }) => [unit, limit, series]);
-  expect(network()).toEqual([]);
-  expect(network(metric("network_receive_bytes_per_second", [null, null, null]))).toEqual([]);
-  // The first time has no time before it.
-  expect(network(metric("network_receive_bytes_per_second", [2048, 0]), metric("network_transmit_bytes_per_second", [7.5, 8, null]))).toEqual([
-    ["bytes/s", null, [{ name: "received", values: [null, 0, 2048] }, { name: "sent", values: [null, 8, 7.5] }]],
+test("the network is charted where it is the job's own, each of its measures at its own times", () => {
+  const cpu = metric("cpu_usage_percent", [1, 2, 3]);
+  expect(charts([cpu]).map(({ title }) => title)).toEqual(["CPU", "Memory"]);
+  const received = metric("network_receive_bytes_per_second", [30, 20, 10]);
+  const sent = { ...metric("network_transmit_bytes_per_second", [3, 1]), timestamps: [received.timestamps[0], received.timestamps[2]] as string[] };
+  const network = charts([cpu, received, sent]).at(-1);
+  expect(network?.title).toBe("Network");
+  expect(network?.series).toEqual([
+    { name: "received", values: [10, 20, 30] },
+    { name: "sent", values: [1, null, 3] },
   ]);
-  expect(network(metric("network_transmit_bytes_per_second", [1, 1, 1]))).toEqual([["bytes/s", null, [{ name: "sent", values: [1, 1, 1] }]]]);
+  expect(network?.times).toEqual([...(network?.times ?? [])].sort((a, b) => a - b));
 });
 
 test("answers of models come in pieces that are cut anywhere", async () => {

@@ -1,8 +1,9 @@
 """Drives an emulated AWS with boto3, the vendor's SDK: one life of everything that the backend makes.
 
-usage: sdk.py URL KEY_ID SECRET
+usage: sdk.py URL KEY_ID SECRET ROLE EXTERNAL_ID
 """
 
+import datetime
 import sys
 import time
 
@@ -10,11 +11,11 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-URL, KEY_ID, SECRET = sys.argv[1:]
+URL, KEY_ID, SECRET, ROLE, EXTERNAL_ID = sys.argv[1:]
 FAST = {"Delay": 1, "MaxAttempts": 60}
 
 
-def client(service, key_id=KEY_ID, secret=SECRET, region="us-east-1"):
+def client(service, key_id=KEY_ID, secret=SECRET, region="us-east-1", token=None):
     config = Config(retries={"total_max_attempts": 1})
     return boto3.client(
         service,
@@ -22,6 +23,7 @@ def client(service, key_id=KEY_ID, secret=SECRET, region="us-east-1"):
         region_name=region,
         aws_access_key_id=key_id,
         aws_secret_access_key=secret,
+        aws_session_token=token,
         config=config,
     )
 
@@ -53,6 +55,26 @@ quotas = client("service-quotas")
 quota = quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-417A185B")["Quota"]
 assert quota["Value"] > 0, quota
 refused("NoSuchResourceException", quotas.get_service_quota, ServiceCode="ec2", QuotaCode="L-0")
+
+# A role: what STS gives for it is taken with its own secret and token alone.
+sts = client("sts")
+role = {"RoleArn": ROLE, "RoleSessionName": "by-boto3"}
+refused("AccessDenied", sts.assume_role, **role)
+refused("AccessDenied", sts.assume_role, **role, ExternalId="another")
+refused("ValidationError", sts.assume_role, RoleArn=ROLE, RoleSessionName="by boto3")
+assumed = sts.assume_role(**role, ExternalId=EXTERNAL_ID)
+given = assumed["Credentials"]
+left = given["Expiration"] - datetime.datetime.now(datetime.timezone.utc)
+assert datetime.timedelta(minutes=55) < left <= datetime.timedelta(hours=1), left
+key = {"key_id": given["AccessKeyId"], "secret": given["SecretAccessKey"], "token": given["SessionToken"]}
+identity = client("sts", **key).get_caller_identity()
+assert identity["Arn"] == assumed["AssumedRoleUser"]["Arn"], identity
+assert identity["Arn"].endswith(":assumed-role/by-boto3/by-boto3"), identity
+assert client("ec2", **key).describe_vpcs()["Vpcs"]
+refused("InvalidClientTokenId", client("sts", **{**key, "token": None}).get_caller_identity)
+refused("InvalidClientTokenId", client("sts", **{**key, "token": "another"}).get_caller_identity)
+refused("SignatureDoesNotMatch", client("sts", **{**key, "secret": SECRET}).get_caller_identity)
+refused("AuthFailure", client("ec2", **{**key, "token": None}).describe_vpcs)
 
 # The network.
 zones = [zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]]

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dstack_backend::Env;
-use dstack_compute::config::AwsCreds;
-use dstack_credentials::aws::Keys;
+use dstack_compute::config::{AwsConfig, AwsRole};
 use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
-use dstack_system::Secret;
 use http::HeaderName;
 use http::header::CONTENT_TYPE;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::configure::regions;
 use crate::errors::AwsError;
+use crate::keys::{OwnKeys, RoleSessions, Session};
 use crate::signing::{AccessKey, SigV4};
+use crate::sts::{AssumedRole, Caller, assume_role, caller_identity};
 
 /// Most that a page of a list may have of everything (`DescribeRouteTables` has the lowest bound).
 const PAGE: &str = "100";
@@ -162,35 +163,88 @@ pub(crate) trait Page: DeserializeOwned {
 #[derive(Debug)]
 pub(crate) struct Client {
     env: Env,
-    keys: Source,
+    keys: OwnKeys,
+    role: Option<Role>,
+    /// Where roles are assumed.
+    home: &'static str,
     /// By service and region.
     apis: Mutex<HashMap<(Service, String), ApiClient>>,
 }
 
-/// Where the keys come from.
+/// A role that all calls are made in.
 #[derive(Debug)]
-enum Source {
-    Given(AccessKey),
-    ThisMachine(Keys),
+struct Role {
+    arn: String,
+    external_id: Option<String>,
+    sessions: RoleSessions,
+}
+
+/// What is sent to a service.
+#[derive(Debug)]
+struct Sent<'a> {
+    service: Service,
+    region: &'a str,
+    /// As policies name it.
+    call: String,
+    body: Body<'a>,
+    may_be_repeated: bool,
+}
+
+#[derive(Debug)]
+enum Body<'a> {
+    Form(Vec<(String, String)>),
+    /// JSON 1.1, and what it is for.
+    Json {
+        target: String,
+        body: &'a Value,
+    },
+}
+
+impl<'a> Sent<'a> {
+    fn form(service: Service, region: &'a str, form: Form, may_be_repeated: bool) -> Self {
+        let mut fields = form.fields;
+        fields.push(("Action".to_owned(), form.action.to_owned()));
+        fields.push(("Version".to_owned(), service.version().to_owned()));
+        Self {
+            service,
+            region,
+            call: call_name(service, form.action),
+            body: Body::Form(fields),
+            may_be_repeated,
+        }
+    }
 }
 
 impl Client {
-    pub(crate) fn new(env: &Env, creds: &AwsCreds) -> Result<Self, String> {
-        let keys = match creds {
-            AwsCreds::AccessKey(key) => Source::Given(AccessKey {
-                id: key.access_key.expose().to_owned(),
-                secret: Secret::new(key.secret_key.expose()),
-                session_token: None,
-            }),
-            AwsCreds::Default(_) => {
-                Source::ThisMachine(Keys::of_this_machine().map_err(|error| error.to_string())?)
-            }
-        };
+    pub(crate) fn new(env: &Env, config: &AwsConfig) -> Result<Self, String> {
+        let AwsRole {
+            role_arn,
+            external_id,
+        } = config.creds.role().clone();
         Ok(Self {
             env: env.clone(),
-            keys,
+            keys: OwnKeys::of(&config.creds)?,
+            role: role_arn.map(|arn| Role {
+                arn,
+                external_id,
+                sessions: RoleSessions::new(Arc::clone(&env.clock)),
+            }),
+            home: home_region(&regions(config)),
             apis: Mutex::default(),
         })
+    }
+
+    /// Who the credentials of the configuration are, before they assume a role.
+    pub(crate) async fn caller(&self) -> Result<Caller, AwsError> {
+        self.with_own_keys(caller_identity()).await
+    }
+
+    /// Sees to it that there is a session of the role, if there is one.
+    pub(crate) async fn assume_role(&self) -> Result<(), AwsError> {
+        match &self.role {
+            Some(role) => self.role_key(role).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// A call that changes nothing, or to no effect when it is made again: it is repeated when it fails.
@@ -250,23 +304,9 @@ impl Client {
         form: Form,
         may_be_repeated: bool,
     ) -> Result<T, AwsError> {
-        let call = call_name(service, form.action);
-        let mut fields = form.fields;
-        fields.push(("Action".to_owned(), form.action.to_owned()));
-        fields.push(("Version".to_owned(), service.version().to_owned()));
-        let api = self.api(service, region, &call).await?;
-        let mut request = api.post("/").form(&fields);
-        if may_be_repeated {
-            request = request.repeatable();
-        }
-        let sent = request.send_raw().await;
-        let body = sent
-            .map_err(|error| AwsError::new(call.clone(), error))?
-            .into_body();
-        read_xml(&body).map_err(|details| {
-            let api = call.clone();
-            AwsError::new(call, ApiError::Malformed { api, details })
-        })
+        let sent = Sent::form(service, region, form, may_be_repeated);
+        let answer = self.send(&sent).await?;
+        read_xml(&answer).map_err(|details| AwsError::malformed(&sent.call, &details))
     }
 
     /// A call of Service Quotas, which changes nothing.
@@ -277,38 +317,97 @@ impl Client {
         body: &Value,
     ) -> Result<T, AwsError> {
         let service = Service::Quotas;
-        let call = call_name(service, action);
         let target = format!("ServiceQuotasV20190624.{action}");
-        let api = self.api(service, region, &call).await?;
-        let request = api.post("/").json(body).repeatable();
-        let request = request
-            .header(CONTENT_TYPE, "application/x-amz-json-1.1")
-            .header(HeaderName::from_static("x-amz-target"), &target);
-        let answer = request.send().await;
-        answer.map_err(|error| AwsError::new(call, error))
+        let sent = Sent {
+            service,
+            region,
+            call: call_name(service, action),
+            body: Body::Json { target, body },
+            may_be_repeated: true,
+        };
+        let answer = self.send(&sent).await?;
+        serde_json::from_slice(&answer).map_err(|error| AwsError::malformed(&sent.call, &error.to_string()))
     }
 
-    /// The API of a service in a region, with keys that are good now.
-    async fn api(&self, service: Service, region: &str, call: &str) -> Result<ApiClient, AwsError> {
-        let key = match &self.keys {
-            Source::Given(key) => key.clone(),
-            Source::ThisMachine(keys) => {
-                let found = keys.current().await;
-                let found = found.map_err(|error| AwsError::without_keys(call, &error.to_string()))?;
-                AccessKey {
-                    id: found.access_key_id,
-                    secret: Secret::new(found.secret_access_key),
-                    session_token: found.session_token.map(Secret::new),
-                }
+    /// A session of a role may end before it says so. A call that is refused for that was not carried out: it is made again, once.
+    async fn send(&self, sent: &Sent<'_>) -> Result<Bytes, AwsError> {
+        let key = self.key(&sent.call).await?;
+        match (self.send_with(sent, &key).await, &self.role) {
+            (Err(error), Some(role)) if error.is_of_an_expired_session() => {
+                tracing::debug!(%error, "a session of a role has ended early");
+                role.sessions.forget(&key);
+                let renewed = self.key(&sent.call).await?;
+                self.send_with(sent, &renewed).await
             }
+            (answer, _) => answer,
+        }
+    }
+
+    /// What calls are signed with now.
+    async fn key(&self, call: &str) -> Result<AccessKey, AwsError> {
+        match &self.role {
+            None => self.own_key(call).await,
+            Some(role) => {
+                let key = self.role_key(role).await;
+                key.map_err(|error| error.of_role(call, &role.arn))
+            }
+        }
+    }
+
+    async fn own_key(&self, call: &str) -> Result<AccessKey, AwsError> {
+        let key = self.keys.current().await;
+        key.map_err(|details| AwsError::without_keys(call, &details))
+    }
+
+    async fn role_key(&self, role: &Role) -> Result<AccessKey, AwsError> {
+        role.sessions.key(self.new_session(role)).await
+    }
+
+    async fn new_session(&self, role: &Role) -> Result<Session, AwsError> {
+        let form = assume_role(
+            &role.arn,
+            role.external_id.as_deref(),
+            self.env.installation.get(),
+        );
+        let assumed: AssumedRole = self.with_own_keys(form).await?;
+        Ok(assumed.into_session())
+    }
+
+    /// A call of STS that changes nothing, in the name of the configuration's credentials.
+    async fn with_own_keys<T: DeserializeOwned>(&self, form: Form) -> Result<T, AwsError> {
+        let sent = Sent::form(Service::Sts, self.home, form, true);
+        let key = self.own_key(&sent.call).await?;
+        let answer = self.send_with(&sent, &key).await?;
+        read_xml(&answer).map_err(|details| AwsError::malformed(&sent.call, &details))
+    }
+
+    async fn send_with(&self, sent: &Sent<'_>, key: &AccessKey) -> Result<Bytes, AwsError> {
+        let api = self.api(sent.service, sent.region, key.clone());
+        let api = api.map_err(|details| AwsError::without_keys(&sent.call, &details))?;
+        let request = match &sent.body {
+            Body::Form(fields) => api.post("/").form(fields),
+            Body::Json { target, body } => api
+                .post("/")
+                .json(body)
+                .header(CONTENT_TYPE, "application/x-amz-json-1.1")
+                .header(HeaderName::from_static("x-amz-target"), target),
         };
-        let client = self
-            .unsigned(service, region)
-            .map_err(|details| AwsError::without_keys(call, &details))?;
+        let request = match sent.may_be_repeated {
+            true => request.repeatable(),
+            false => request,
+        };
+        let answer = request.send_raw().await;
+        let answer = answer.map_err(|error| AwsError::new(sent.call.clone(), error))?;
+        Ok(answer.into_body())
+    }
+
+    /// The API of a service in a region.
+    fn api(&self, service: Service, region: &str, key: AccessKey) -> Result<ApiClient, String> {
         let signing_region = match service {
             Service::Iam => home_region(&[region.to_owned()]).to_owned(),
             _ => region.to_owned(),
         };
+        let client = self.unsigned(service, region)?;
         Ok(client.with_signer(Arc::new(SigV4 {
             clock: self.env.clock.clone(),
             region: signing_region,
@@ -447,7 +546,7 @@ mod tests {
         let table = needed.lines().filter(|line| line.starts_with('|'));
         allowed.extend(table.flat_map(|line| line.split('`')));
         let is_allowed = |call: &String| {
-            ["ec2", "iam", "servicequotas", "elasticloadbalancing"]
+            ["ec2", "iam", "sts", "servicequotas", "elasticloadbalancing"]
                 .iter()
                 .any(|service| allowed.contains(&format!("{service}:{call}").as_str()))
         };

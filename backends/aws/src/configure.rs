@@ -1,6 +1,6 @@
 //! Whether a configuration can be used: the credentials, what it names, and a network in each region.
 
-use dstack_compute::config::{AwsConfig, AwsCreds};
+use dstack_compute::config::{AwsConfig, AwsCreds, AwsRole};
 use dstack_compute::{ComputeError, ConfigureError};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -27,7 +27,7 @@ const REGIONS: &[&str] = &[
     "eu-north-1",
 ];
 
-/// An answer of STS or IAM of which nothing is read.
+/// An answer of IAM of which nothing is read.
 #[derive(Debug, Deserialize)]
 struct Answered {}
 
@@ -42,7 +42,7 @@ pub(crate) fn regions(config: &AwsConfig) -> Vec<String> {
 /// Checks a configuration with AWS.
 pub(crate) async fn check(client: &Client, config: &AwsConfig) -> Result<(), ConfigureError> {
     let regions = regions(config);
-    check_credentials(client, config, home_region(&regions)).await?;
+    check_credentials(client, config).await?;
     if let Some(problem) = config.tags.as_ref().and_then(configured_problem) {
         return Err(ConfigureError::Invalid(problem));
     }
@@ -76,29 +76,40 @@ fn no_network(region: &str, error: &NetworkError) -> ConfigureError {
     })
 }
 
-async fn check_credentials(client: &Client, config: &AwsConfig, region: &str) -> Result<(), ConfigureError> {
-    let form = Form::new("GetCallerIdentity");
-    let Err(error) = client.read::<Answered>(Service::Sts, region, form).await else {
-        return Ok(());
-    };
-    if error.is_of_the_clock() {
-        return Err(ConfigureError::Invalid(format!(
-            "AWS takes signatures of the last minutes only, and the clock of the server is wrong: set it ({error})"
-        )));
+async fn check_credentials(client: &Client, config: &AwsConfig) -> Result<(), ConfigureError> {
+    let role = config.creds.role();
+    if role.external_id.is_some() && role.role_arn.is_none() {
+        return Err(ConfigureError::Credentials {
+            fields: vec![in_creds("external_id")],
+            details: Some("`external_id` is of a role: set `role_arn`, or leave both out".to_owned()),
+        });
     }
-    Err(match error.compute_error() {
+    let caller = client.caller().await;
+    let caller = caller.map_err(|error| wrong_keys(&config.creds, &error))?;
+    let assumed = client.assume_role().await;
+    assumed.map_err(|error| role_refused(role, &caller.principal(), &error))
+}
+
+/// Why the keys of the configuration cannot be used.
+fn wrong_keys(creds: &AwsCreds, error: &AwsError) -> ConfigureError {
+    if error.is_of_the_clock() {
+        return ConfigureError::Invalid(format!(
+            "AWS takes signatures of the last minutes only, and the clock of the server is wrong: set it ({error})"
+        ));
+    }
+    match error.compute_error() {
         ComputeError::NoKeysNow(_) if error.is_without_keys() => ConfigureError::Credentials {
-            fields: fields_at_fault(&config.creds, &error),
+            fields: fields_at_fault(creds, error),
             details: Some(error.to_string()),
         },
         ComputeError::Credentials(_) | ComputeError::Refused(_) => ConfigureError::Credentials {
-            fields: fields_at_fault(&config.creds, &error),
+            fields: fields_at_fault(creds, error),
             details: Some(error.to_string()),
         },
         other => ConfigureError::Invalid(format!(
             "The credentials could not be checked: {other}. Try again later"
         )),
-    })
+    }
 }
 
 /// AWS tells which half of a key is wrong.
@@ -109,8 +120,47 @@ fn fields_at_fault(creds: &AwsCreds, error: &AwsError) -> Vec<Vec<String>> {
         AwsCreds::AccessKey(_) if error.is(&["SignatureDoesNotMatch"]) => &["secret_key"],
         AwsCreds::AccessKey(_) => &["access_key", "secret_key"],
     };
-    let path = |name: &&str| vec!["creds".to_owned(), (*name).to_owned()];
-    names.iter().map(path).collect()
+    names.iter().map(|name| in_creds(name)).collect()
+}
+
+fn in_creds(field: &str) -> Vec<String> {
+    vec!["creds".to_owned(), field.to_owned()]
+}
+
+/// Why `principal` does not get the role. AWS has one answer for a role that is not there, one whose trust policy does not name who asks
+/// or asks for another external id, and who may not ask.
+fn role_refused(role: &AwsRole, principal: &str, error: &AwsError) -> ConfigureError {
+    let arn = role.role_arn.as_deref().unwrap_or_default();
+    let of_external_id = role.external_id.is_some();
+    let (fields, details): (&[&str], _) = match error.compute_error() {
+        _ if error.is(&["ValidationError"]) && error.message().contains("'externalId'") => {
+            (&["external_id"], error.to_string())
+        }
+        _ if error.is(&["AccessDenied"]) => {
+            let external_id = match of_external_id {
+                true => "on the condition that `sts:ExternalId` is this `external_id`, or on none",
+                false => "without a condition for `sts:ExternalId`, or set `external_id` to what it asks for",
+            };
+            let details = format!(
+                "{principal} may not assume {arn}. Its trust policy has to allow {principal} the action `sts:AssumeRole`, {external_id}; and \
+                 a policy of {principal} has to allow `sts:AssumeRole` on it ({error})"
+            );
+            match of_external_id {
+                true => (&["role_arn", "external_id"], details),
+                false => (&["role_arn"], details),
+            }
+        }
+        ComputeError::Credentials(_) | ComputeError::Refused(_) => (&["role_arn"], error.to_string()),
+        other => {
+            return ConfigureError::Invalid(format!(
+                "Whether {arn} may be assumed could not be checked: {other}. Try again later"
+            ));
+        }
+    };
+    ConfigureError::Credentials {
+        fields: fields.iter().map(|field| in_creds(field)).collect(),
+        details: Some(details),
+    }
 }
 
 async fn check_profile(client: &Client, profile: &str, region: &str) -> Result<(), ConfigureError> {

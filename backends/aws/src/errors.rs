@@ -14,6 +14,9 @@ const SHOWN: usize = 400;
 /// Our own code: there are no keys.
 const NO_CREDENTIALS: &str = "NoCredentials";
 
+/// Our own code: the role of the configuration may not be assumed.
+const ROLE_REFUSED: &str = "RoleRefused";
+
 /// Pause after too many calls: buckets of EC2 are filled again within seconds ("Throttle requests for the Amazon EC2 API").
 const THROTTLED_PAUSE: Duration = Duration::from_secs(10);
 
@@ -24,6 +27,9 @@ const NOT_ENABLED: &[&str] = &[
     "UnrecognizedClientException",
     "OptInRequired",
 ];
+
+/// What a session that is over is refused with: by the query protocol, by JSON and by EC2.
+const EXPIRED: &[&str] = &["ExpiredToken", "ExpiredTokenException", "RequestExpired"];
 
 /// A call that has no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +80,30 @@ impl AwsError {
         }
     }
 
+    /// This is why a role could not be assumed: the call was not made. What is said of the role is not said of the call, and may not be
+    /// taken for that.
+    pub(crate) fn of_role(&self, call: &str, arn: &str) -> Self {
+        let (code, message) = match self.compute_error() {
+            ComputeError::Credentials(_) | ComputeError::Refused(_) => (
+                ROLE_REFUSED,
+                format!(
+                    "the role {arn} may not be assumed: its trust policy has to allow `sts:AssumeRole`, and so has a policy of who \
+                     assumes it: {self}"
+                ),
+            ),
+            other => (
+                NO_CREDENTIALS,
+                format!("the role {arn} cannot be assumed now: {}", other.details()),
+            ),
+        };
+        Self {
+            call: call.to_owned(),
+            code: code.to_owned(),
+            message,
+            cause: None,
+        }
+    }
+
     /// The answer is not as AWS describes it.
     pub(crate) fn malformed(call: &str, details: &str) -> Self {
         let cause = ApiError::Malformed {
@@ -111,6 +141,11 @@ impl AwsError {
         let words = ["Signature expired", "Signature not yet current"];
         self.is(&["RequestExpired", "RequestTimeTooSkewed"])
             || words.iter().any(|words| self.message.contains(words))
+    }
+
+    /// Whether the session that the call was signed with is over, whatever it said of its end. The call was not carried out.
+    pub(crate) fn is_of_an_expired_session(&self) -> bool {
+        self.is(EXPIRED)
     }
 
     pub(crate) fn is(&self, codes: &[&str]) -> bool {
@@ -238,7 +273,8 @@ fn kind_of(code: &str) -> Kind {
         | "IncompleteSignature"
         | "MissingAuthenticationToken"
         | "OptInRequired"
-        | "Blocked" => Kind::BadCredentials,
+        | "Blocked"
+        | ROLE_REFUSED => Kind::BadCredentials,
         "VolumeInUse"
         | "InvalidPlacementGroup.InUse"
         | "InvalidIPAddress.InUse"
@@ -380,6 +416,35 @@ mod tests {
         let proxy = answered(502, "<html>bad gateway</html>");
         assert_eq!(proxy.code(), "");
         assert!(matches!(proxy.compute_error(), ComputeError::Unclear(_)));
+    }
+
+    /// A role that is refused is no region that is closed and no permission that is missing: nothing is concluded of what is there.
+    #[test]
+    fn what_is_said_of_a_role_is_not_said_of_the_call() {
+        let sts = |status: u16, code: &str| {
+            let body = format!(
+                "<ErrorResponse><Error><Code>{code}</Code><Message>m</Message></Error></ErrorResponse>"
+            );
+            answered(status, &body).of_role("ec2:DescribeInstances", "arn:aws:iam::1:role/r")
+        };
+        for code in ["AccessDenied", "InvalidClientTokenId", "ValidationError"] {
+            let error = sts(403, code);
+            assert!(!error.is_forbidden() && !error.is_closed_region(), "{error:?}");
+            let told = error.compute_error();
+            assert!(
+                matches!(&told, ComputeError::Credentials(text) if text.contains("arn:aws:iam::1:role/r")
+                && text.contains("trust policy") && text.contains(code)),
+                "{told:?}"
+            );
+        }
+        for (status, code) in [
+            (500, "InternalFailure"),
+            (400, "Throttling"),
+            (400, "ExpiredToken"),
+        ] {
+            let told = sts(status, code).compute_error();
+            assert!(matches!(told, ComputeError::NoKeysNow(_)), "{code}: {told:?}");
+        }
     }
 
     /// Keys of the server's machine may be away for a moment: nothing that is being made is given up for that.

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use dstack_compute::{ComputeError, INSTALLATION_TAG, Owned, OwnedKind, OwnedMark, Removal};
+use dstack_compute::{
+    ComputeError, INSTALLATION_TAG, Inventory, MissingRegion, Owned, OwnedKind, OwnedMark, Removal,
+};
 use dstack_units::Time;
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -24,44 +26,57 @@ const TARGETS: OwnedKind = OwnedKind::Piece("target group");
 const ADDRESS: OwnedKind = OwnedKind::Piece("Elastic IP");
 
 impl Aws {
-    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
+    /// What each region has, of those that tell.
+    pub(crate) async fn list_owned(&self) -> Result<Inventory, ComputeError> {
         let regions = self.all_regions().await.map_err(|error| error.compute_error())?;
+        let asked = regions.len();
         let listed: Vec<_> = stream::iter(regions)
             .map(|region| async move {
-                match self.regions.contains(&region) {
-                    true => self
-                        .list_owned_in(&region)
-                        .await
-                        .map_err(|error| error.compute_error()),
+                let listed = match self.regions.contains(&region) {
+                    true => {
+                        let listed = self.list_owned_in(&region).await;
+                        listed.map(Some).map_err(|error| error.compute_error())
+                    }
                     false => self.list_owned_elsewhere(&region).await,
-                }
+                };
+                (region, listed)
             })
             .buffered(PARALLEL)
             .collect()
             .await;
-        let listed: Vec<Vec<Owned>> = listed.into_iter().collect::<Result<_, _>>()?;
-        Ok(listed.into_iter().flatten().collect())
+        let mut inventory = Inventory::default();
+        for (region, listed) in listed {
+            let error = match listed {
+                Ok(Some(owned)) => {
+                    inventory.owned.extend(owned);
+                    continue;
+                }
+                Ok(None) => None,
+                Err(error) => Some(error),
+            };
+            inventory.missing.push(MissingRegion { region, error });
+        }
+        match inventory.missing.len() < asked {
+            true => Ok(inventory),
+            false => inventory.into_whole().map(Inventory::whole),
+        }
     }
 
-    /// A region that is not configured may be closed to the account, and refuses it altogether: by a policy of the organization, or
-    /// as it is not enabled. As a rule nothing was made there. Any other failure hides what may be there.
-    async fn list_owned_elsewhere(&self, region: &str) -> Result<Vec<Owned>, ComputeError> {
+    /// A region that is not configured may be closed to the account, and refuses it altogether (`None`): by a policy of the organization,
+    /// or as it is not enabled. As a rule nothing was made there. Any other failure hides what may be there.
+    async fn list_owned_elsewhere(&self, region: &str) -> Result<Option<Vec<Owned>>, ComputeError> {
         let listed = tokio::time::timeout(ELSEWHERE_LIMIT, async {
             match self.marked_instances(region).await {
-                Ok(instances) => self.list_with(region, instances).await,
+                Ok(instances) => self.list_with(region, instances).await.map(Some),
                 Err(error) if error.is_closed_region() => {
                     tracing::debug!(region, %error, "a region that is not configured is closed to the account");
-                    Ok(Vec::new())
+                    Ok(None)
                 }
                 Err(error) => Err(error),
             }
         });
         match listed.await {
-            Ok(Ok(listed)) => Ok(listed),
-            Ok(Err(error)) => {
-                tracing::warn!(region, %error, "a region that is not configured does not tell what it has");
-                Err(error.compute_error())
-            }
+            Ok(listed) => listed.map_err(|error| error.compute_error()),
             Err(_) => Err(ComputeError::Unclear(format!(
                 "the region {region} does not tell what it has within {} s",
                 ELSEWHERE_LIMIT.as_secs()

@@ -1,6 +1,6 @@
 //! [Amazon Web Services](https://aws.amazon.com): machines of EC2, volumes of EBS, placement groups.
 //!
-//! `client` makes calls, `signing` signs them, `errors` says what refusals mean, `ec2` and `elb` have the answers that are read. `configure` checks
+//! `client` makes calls, `signing` signs them with `keys`, which may be of a role that `sts` gives, `errors` says what refusals mean, `ec2` and `elb` have the answers that are read. `configure` checks
 //! configurations, `network`, `groups` and `images` find what machines are made in and of, `offers` what can be had, `reservations` what
 //! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `load_balancers`, `placements`,
 //! `volumes` and `attachments` are those of the others. `inventory` finds what was left behind.
@@ -19,6 +19,7 @@ mod gateways;
 mod groups;
 mod images;
 mod inventory;
+mod keys;
 mod load_balancers;
 mod machines;
 mod network;
@@ -27,6 +28,7 @@ mod placements;
 mod reservations;
 mod run_instances;
 mod signing;
+mod sts;
 mod tags;
 mod volumes;
 
@@ -37,7 +39,7 @@ use async_trait::async_trait;
 use dstack_backend::{CloudKind, Env, Kind};
 use dstack_compute::config::AwsConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Inventory, Lifecycle,
     LoadBalancers, Machine, Owned, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -86,7 +88,7 @@ impl CloudKind for AwsKind {
     }
 
     async fn check(&self, config: AwsConfig) -> Result<AwsConfig, ConfigureError> {
-        let client = Client::new(&self.env, &config.creds).map_err(ConfigureError::Invalid)?;
+        let client = Client::new(&self.env, &config).map_err(ConfigureError::Invalid)?;
         configure::check(&client, &config).await?;
         Ok(AwsConfig {
             regions: Some(configure::regions(&config)),
@@ -95,7 +97,7 @@ impl CloudKind for AwsKind {
     }
 
     fn open(kind: Kind<Self>, config: AwsConfig) -> Result<Arc<dyn Backend>, String> {
-        let client = Client::new(&kind.env, &config.creds)?;
+        let client = Client::new(&kind.env, &config)?;
         let clock = || Arc::clone(&kind.env.clock);
         Ok(Arc::new(Aws {
             regions: configure::regions(&config),
@@ -172,6 +174,10 @@ impl Backend for Aws {
     }
 
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await?.into_whole()
+    }
+
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
         self.list_owned().await
     }
 

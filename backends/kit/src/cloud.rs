@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dstack_backend::Env;
 use dstack_catalog::{Catalog, Filter, Settings, builtin};
@@ -12,8 +12,9 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use dstack_system::clock::VirtualClock;
 use dstack_system::{Random, SystemClock};
-use dstack_units::Time;
+use dstack_units::{InstallationId, Time};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::{EmulatedTransport, Emulator, Faults};
 
@@ -131,6 +132,11 @@ pub fn network_env(backend: BackendType, url: &str) -> Env {
     }
 }
 
+/// The installation by which tests make things in clouds.
+pub fn installation() -> InstallationId {
+    Uuid::from_u128(0x1234_5678_9abc_4def_8012_3456_789a_bcde).into()
+}
+
 /// What backends are handed, in virtual time and with the compiled-in catalogue.
 pub fn env(transport: Arc<dyn Transport>) -> Env {
     let settings = Settings {
@@ -145,5 +151,6 @@ pub fn env(transport: Arc<dyn Transport>) -> Env {
         catalog: Arc::new(Catalog::new(settings)),
         endpoints: HashMap::new(),
         own_url: None,
+        installation: Arc::new(OnceLock::from(installation())),
     }
 }

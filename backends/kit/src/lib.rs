@@ -28,7 +28,7 @@ mod soak;
 mod subject;
 mod transport;
 
-pub use cloud::{CANARY, Cloud, env, extended, network_env, requirements, sizes_of_catalog};
+pub use cloud::{CANARY, Cloud, env, extended, installation, network_env, requirements, sizes_of_catalog};
 pub use containers::{ContainerStart, Containers};
 pub use driver::Driver;
 pub use exchange::Exchange;

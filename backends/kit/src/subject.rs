@@ -11,7 +11,7 @@ use dstack_model::volumes::AnyVolumeConfiguration;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{CANARY, Cloud};
+use crate::{CANARY, Cloud, installation};
 
 /// A kind of things that a backend makes, as the checks ask for it.
 pub struct Subject<R: Resource> {
@@ -84,7 +84,7 @@ impl<R: Resource> Subject<R> {
 pub fn marks(cloud: &Cloud, name: &str) -> Marks {
     let id = || cloud.env.random.uuid();
     Marks {
-        installation: Uuid::from_u128(0x1234_5678_9abc_4def_8012_3456_789a_bcde).into(),
+        installation: installation(),
         key: cloud.env.random.ordered_uuid(cloud.env.clock.now()),
         name: name.to_owned(),
         project: id().into(),

@@ -15,6 +15,9 @@ use crate::lenient;
 /// The variable by which a runner is told the token that every call must bring; unset: calls need none.
 pub const TOKEN_VARIABLE: &str = "DSTACK_RUNNER_TOKEN";
 
+/// The variable by which a runner is told that the network around it is the job's alone; unset: it may be that of the host.
+pub const OWN_NETWORK_VARIABLE: &str = "DSTACK_RUNNER_OWN_NETWORK";
+
 /// The `service` of the runner's health check.
 pub const SERVICE: &str = "dstack-runner";
 
@@ -396,6 +399,12 @@ pub struct Metrics {
     /// In the order of the vendor's tool.
     #[serde(default, deserialize_with = "lenient::list")]
     pub gpus: Vec<GpuMetrics>,
+    /// Bytes that the job has received so far; `None`: its network is that of the host, or nobody knows (not in dstack 0.22.5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_receive_bytes: Option<i64>,
+    /// Bytes that the job has sent so far; `None`: as above (not in dstack 0.22.5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_transmit_bytes: Option<i64>,
 }
 
 /// One GPU of [`Metrics`].
@@ -450,6 +459,15 @@ mod tests {
                 serde_json::to_value(SubmitBody::default()).unwrap()
             );
         }
+    }
+
+    /// Servers of dstack 0.22.5 get what they know, and their runners' answers are read.
+    #[test]
+    fn metrics_without_a_network_are_those_of_the_reference() {
+        let text = r#"{"timestamp_micro":1,"cpu_usage_micro":2,"memory_usage_bytes":3,"memory_working_set_bytes":4,"gpus":[]}"#;
+        let metrics: Metrics = serde_json::from_str(text).unwrap();
+        assert_eq!(metrics.network_receive_bytes, None);
+        assert_eq!(serde_json::to_string(&metrics).unwrap(), text);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dstack_catalog::Catalog;
 use dstack_http::{ApiClient, ApiLimits, Transport};
 use dstack_model::backends::BackendType;
 use dstack_system::Random;
 use dstack_system::clock::SharedClock;
+use dstack_units::InstallationId;
 use reqwest::Url;
 use reqwest::header::HeaderName;
 
@@ -24,6 +25,8 @@ pub struct Env {
     pub endpoints: HashMap<BackendType, Url>,
     /// Where this server is for its users, as far as it knows.
     pub own_url: Option<Url>,
+    /// The installation (all servers on one database); empty until the database is open.
+    pub installation: Arc<OnceLock<InstallationId>>,
 }
 
 impl Env {

@@ -31,6 +31,7 @@ fn registry() -> Registry {
         catalog: Arc::new(Catalog::new(settings)),
         endpoints: HashMap::new(),
         own_url: None,
+        installation: Arc::default(),
     })
 }
 

@@ -133,6 +133,8 @@ async fn accounts_that_are_not_there_or_do_not_tell_are_failures() {
     let silent = json!({"accounts": [
         {"backend": "aws", "projects": ["main"], "error": "503", "price_per_hour": 0.0, "things": []},
     ]});
+    let mut partly = inventory();
+    partly["accounts"][0]["error"] = json!("the region us-east-2 does not tell what it has: 503");
     let denied = json!({"detail": {"msg": "Access denied"}});
     let server = FakeServer::start(vec![
         // A project that this machine does not know is one of the default project's server.
@@ -141,6 +143,7 @@ async fn accounts_that_are_not_there_or_do_not_tell_are_failures() {
             ..Exchange::new(ACCOUNT, json!({"accounts": []}))
         },
         Exchange::new(ACCOUNT, silent),
+        Exchange::new(ACCOUNT, partly),
         Exchange::refused(DIAGNOSIS, 403, denied),
     ])
     .await;
@@ -155,6 +158,16 @@ async fn accounts_that_are_not_there_or_do_not_tell_are_failures() {
     ended.assert_code(1);
     assert!(
         ended.err.contains("It is not known what is there: 503"),
+        "{}",
+        ended.err
+    );
+    let ended = cli.run(&["doctor", "--account", "aws"]).await;
+    ended.assert_code(1);
+    assert!(
+        ended
+            .err
+            .contains("There may be more: the region us-east-2 does not tell")
+            && ended.out.contains("i-1"),
         "{}",
         ended.err
     );

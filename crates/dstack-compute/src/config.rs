@@ -210,12 +210,36 @@ mod tests {
     fn what_is_split_can_be_joined() {
         for value in [
             json!({"type": "aws", "regions": ["us-east-1"], "creds": {"type": "access_key", "access_key": "A", "secret_key": "S"}}),
+            json!({"type": "aws", "creds": {"type": "default", "role_arn": "arn:aws:iam::123456789012:role/dstack", "external_id": "e-1"}}),
             json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}, "contexts": ["a", {"name": "b"}], "gateway_image": "i"}),
             json!({"type": "digitalocean", "creds": {"type": "api_key", "api_key": "k"}}),
             json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "h", "user": "u", "private_key": {"content": "canary"}}]}),
         ] {
             let config = read(&value);
             assert_eq!(BackendConfig::join(&config.split()).unwrap(), config);
+        }
+    }
+
+    /// dstack 0.22.5 knows no roles: what has none is stored and shown as there.
+    #[test]
+    fn roles_of_aws_are_fields_only_where_there_are_some() {
+        for creds in [
+            json!({"type": "access_key", "access_key": "A", "secret_key": "S"}),
+            json!({"type": "default"}),
+        ] {
+            let value = json!({"type": "aws", "creds": creds});
+            let split = read(&value).split();
+            assert_eq!(serde_json::from_str::<Value>(split.auth.expose()).unwrap(), creds);
+            for (field, wrong) in [
+                ("role_arn", "dstack"),
+                ("role_arn", "arn:aws:iam::1:user/u"),
+                ("external_id", "a b"),
+            ] {
+                let mut value = value.clone();
+                value["creds"][field] = json!(wrong);
+                let problems = BackendConfig::read(&value).unwrap_err();
+                assert_eq!(problems[0].kind, "string_pattern_mismatch", "{field}: {wrong}");
+            }
         }
     }
 

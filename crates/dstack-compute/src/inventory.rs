@@ -5,7 +5,46 @@ use std::fmt;
 use dstack_units::{InstallationId, Time};
 use uuid::Uuid;
 
-use crate::{Marks, NameCode};
+use crate::{ComputeError, Marks, NameCode};
+
+/// What a cloud says that it has with our marks, and where it does not say that.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Inventory {
+    /// All that the regions have that tell.
+    pub owned: Vec<Owned>,
+    /// Regions that do not tell. Nothing is concluded from what is missing there.
+    pub missing: Vec<MissingRegion>,
+}
+
+/// A region that does not tell what it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingRegion {
+    /// Its name, as in [`Owned::region`].
+    pub region: String,
+    /// Why; `None`: it is closed to the account and not configured, where nobody expects an answer.
+    pub error: Option<ComputeError>,
+}
+
+impl Inventory {
+    /// Of a cloud that tells all or nothing.
+    pub const fn whole(owned: Vec<Owned>) -> Self {
+        Self {
+            owned,
+            missing: Vec::new(),
+        }
+    }
+
+    /// All of it; regions that are closed to the account have nothing.
+    ///
+    /// # Errors
+    /// Why a region does not tell.
+    pub fn into_whole(self) -> Result<Vec<Owned>, ComputeError> {
+        match self.missing.into_iter().find_map(|missing| missing.error) {
+            Some(error) => Err(error),
+            None => Ok(self.owned),
+        }
+    }
+}
 
 /// One thing in a cloud that carries our marks.
 #[derive(Debug, Clone, PartialEq)]

@@ -42,7 +42,7 @@ pub use containers::{
 };
 pub use error::ComputeError;
 pub use gateways::{GATEWAY_USER, GatewayMachine, GatewayRequest};
-pub use inventory::{Owned, OwnedKind, OwnedMark};
+pub use inventory::{Inventory, MissingRegion, Owned, OwnedKind, OwnedMark};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
 pub use load_balancers::{Balancing, LoadBalancer, LoadBalancerRequest, LoadBalancers};
 pub use machines::{Machine, MachineRequest, Owner};
@@ -117,6 +117,14 @@ pub trait Backend: Send + Sync + Debug {
     /// # Errors
     /// The cloud does not tell all of it: nothing is concluded from what it does tell.
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError>;
+
+    /// As [`Backend::inventory`], where regions are asked one by one: one that does not tell is named, and hides no other.
+    ///
+    /// # Errors
+    /// No region tells.
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
+        self.inventory().await.map(Inventory::whole)
+    }
 
     /// Whether a machine or container of the inventory is the one at this place: another with the marks of the same row is one too
     /// many.

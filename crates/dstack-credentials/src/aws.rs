@@ -1,5 +1,7 @@
 //! AWS: environment, profiles, SSO, web identity, processes, containers, instances; Signature Version 4.
 
+mod profiles;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,11 +50,39 @@ fn surroundings() -> Result<Context, CredentialError> {
         .with_http_send(Sender(crate::http_client(TIMEOUT)?)))
 }
 
+/// Finds the credentials of this machine.
+#[derive(Debug, Default)]
+struct Finder(DefaultCredentialProvider);
+
+impl Finder {
+    async fn find(&self, context: &Context) -> Result<Credential, CredentialError> {
+        if let Some(profile) = profiles::with_role(context).await {
+            return Err(CredentialError::AwsProfileRole(profile));
+        }
+        match self.0.provide_credential(context).await {
+            Ok(Some(credential)) => Ok(credential),
+            Ok(None) => Err(CredentialError::Aws("none of the usual places has any".into())),
+            Err(error) => Err(CredentialError::Aws(Box::new(error))),
+        }
+    }
+}
+
+impl ProvideCredential for Finder {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, context: &Context) -> reqsign_core::Result<Option<Credential>> {
+        let found = self.find(context).await;
+        let why = "this machine has no credentials that can be used";
+        let found = found.map_err(|error| reqsign_core::Error::config_invalid(why).with_source(error));
+        found.map(Some)
+    }
+}
+
 /// The credentials of this machine, for clients that sign by themselves. They are kept until they end.
 #[derive(Debug)]
 pub struct Keys {
     context: Context,
-    provider: DefaultCredentialProvider,
+    finder: Finder,
     kept: Mutex<Option<Credential>>,
 }
 
@@ -64,7 +94,7 @@ impl Keys {
     pub fn of_this_machine() -> Result<Self, CredentialError> {
         Ok(Self {
             context: surroundings()?,
-            provider: DefaultCredentialProvider::new(),
+            finder: Finder::default(),
             kept: Mutex::default(),
         })
     }
@@ -72,17 +102,13 @@ impl Keys {
     /// Good for now.
     ///
     /// # Errors
-    /// There are none.
+    /// There are none that can be used.
     pub async fn current(&self) -> Result<Credential, CredentialError> {
         let mut kept = self.kept.lock().await;
         if let Some(credential) = kept.as_ref().filter(|credential| credential.is_valid()) {
             return Ok(credential.clone());
         }
-        let found = match self.provider.provide_credential(&self.context).await {
-            Ok(Some(credential)) => credential,
-            Ok(None) => return Err(CredentialError::Aws("none of the usual places has any".into())),
-            Err(error) => return Err(CredentialError::Aws(Box::new(error))),
-        };
+        let found = self.finder.find(&self.context).await?;
         *kept = Some(found.clone());
         Ok(found)
     }
@@ -102,8 +128,8 @@ impl Aws {
     /// There is no region, or the HTTP client cannot be made.
     pub fn of_this_machine(service: &str, region: Option<&str>) -> Result<Self, CredentialError> {
         let region = self::region(region)?;
-        let (context, provider) = (surroundings()?, DefaultCredentialProvider::new());
-        let signer = Signer::new(context, provider, RequestSigner::new(service, &region));
+        let (context, finder) = (surroundings()?, Finder::default());
+        let signer = Signer::new(context, finder, RequestSigner::new(service, &region));
         Ok(Self {
             signer: Arc::new(signer),
             region,

@@ -22,6 +22,12 @@ pub enum CredentialError {
         "no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role"
     )]
     Aws(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The AWS profile assumes a role.
+    #[error(
+        "the AWS profile {0} assumes a role (`role_arn`), which is not done for profiles: set AWS_PROFILE to the one whose keys assume it \
+         (`source_profile`), and name the role in the configuration of the backend (`creds.role_arn`)"
+    )]
+    AwsProfileRole(String),
     /// No AWS region is set.
     #[error("no AWS region: set AWS_REGION")]
     Region,

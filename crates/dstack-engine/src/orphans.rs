@@ -22,7 +22,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use ending::{Orphan, Place, end_all};
-pub use listing::{ListError, Listed, list};
+pub use listing::{ListError, Listed, Listing, list};
 use telling::changes;
 
 use crate::context::Context;
@@ -160,7 +160,16 @@ async fn sweep_account(ctx: &Context, sweeps: &Sweeps, account: &Account, begun:
         }
         Err(ListError::Store(error)) => return Err(error.into()),
     };
-    let all: Vec<Owned> = listed.iter().map(|thing| thing.owned.clone()).collect();
+    for missing in &listed.missing {
+        let (region, Some(error)) = (&missing.region, &missing.error) else {
+            continue;
+        };
+        tracing::warn!(
+            backend.r#type = kind, project.name = project, region, %error,
+            "a region does not tell what it has of ours: the others are looked at"
+        );
+    }
+    let all: Vec<Owned> = listed.things.iter().map(|thing| thing.owned.clone()).collect();
     let orphans = {
         let _judging = sweeps.judging.lock().await;
         let took = *sweeps.took.lock();
@@ -176,14 +185,18 @@ async fn sweep_account(ctx: &Context, sweeps: &Sweeps, account: &Account, begun:
     ended.unwrap_or(Ok(()))
 }
 
-/// Decides on everything that an account lists, and writes down what follows. Those that may be ended, in the order of their keys.
-async fn judge_all(ctx: &Context, account: &Account, listed: Vec<Listed>, pace: Pace) -> Result<Vec<Orphan>> {
+/// Decides on everything that an account lists, and writes down what follows; of what regions have that do not tell, nothing does.
+/// Those that may be ended, in the order of their keys.
+async fn judge_all(ctx: &Context, account: &Account, listing: Listing, pace: Pace) -> Result<Vec<Orphan>> {
     let now = ctx.now();
-    let listed = listed.into_iter().map(|thing| (thing.key(&account.kind), thing));
+    let rows = ctx.deps.store.orphans().await?.into_iter();
+    let rows: Vec<OrphanRow> = rows.filter(|row| !listing.hides(&row.key)).collect();
+    let listed = listing.things.into_iter();
+    let listed = listed.map(|thing| (thing.key(&account.kind), thing));
     let listed: BTreeMap<String, Listed> = listed.collect();
     let holders = listed.iter().map(|(key, thing)| (key.clone(), thing.holder()));
     let holders: BTreeMap<String, Holder> = holders.collect();
-    let rows = ctx.deps.store.orphans().await?.into_iter();
+    let rows = rows.into_iter();
     let rows = rows.filter(|row| row.account == account.id || listed.contains_key(&row.key));
     let known: BTreeMap<String, OrphanRow> = rows.map(|row| (row.key.clone(), row)).collect();
     let seen = known.iter().map(|(key, row)| (key.clone(), row.sighting));

@@ -114,9 +114,9 @@ pub struct AccountInventory {
     pub backend: String,
     /// Names of the projects that have the account configured.
     pub projects: Vec<String>,
-    /// Why the cloud does not tell; then there are no things.
+    /// Why the cloud does not tell, and there are no things; or which regions do not, and why.
     pub error: Option<String>,
-    /// All that it has.
+    /// All that it has, as far as it tells.
     pub things: Vec<OwnedThing>,
     /// Dollars an hour of all things whose price is known.
     pub price_per_hour: f64,

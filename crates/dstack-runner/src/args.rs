@@ -71,6 +71,9 @@ pub struct StartArgs {
     /// Change nothing outside of the state directory but what the job asks for; allows running as any user
     #[arg(long)]
     pub no_profile: bool,
+    /// The network around the runner is the job's alone: what goes through it is measured
+    #[arg(long, env = crate::OWN_NETWORK_VARIABLE, value_parser = clap::builder::FalseyValueParser::new())]
+    pub own_network: bool,
     /// Line to show first in the job's log and the runner's log (repeatable)
     #[arg(long = "notice", value_name = "TEXT")]
     pub notices: Vec<String>,
@@ -121,7 +124,9 @@ mod tests {
         assert_eq!((start.http_port, start.ssh_port), (10999, 10022));
         assert_eq!(start.temp_dir, PathBuf::from("/tmp/runner"));
         assert_eq!(start.addresses().unwrap(), [IpAddr::from([127, 0, 0, 1])]);
-        assert!(!start.no_profile && start.state_dir == std::path::Path::new("/dstack"));
+        assert!(
+            !start.no_profile && !start.own_network && start.state_dir == std::path::Path::new("/dstack")
+        );
         let keys = parse(&["start", "--ssh-authorized-key", "a", "--ssh-authorized-key", "b"]).unwrap();
         let RunnerCommand::Start(start) = keys.command else {
             panic!()

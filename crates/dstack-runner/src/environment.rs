@@ -10,7 +10,7 @@ use dstack_agent_api::runner::{ClusterInfo, SubmitBody};
 pub type Env = BTreeMap<String, String>;
 
 /// The runner's own variables that no job may see.
-const OWN: [&str; 1] = [crate::TOKEN_VARIABLE];
+const OWN: [&str; 2] = [crate::TOKEN_VARIABLE, crate::OWN_NETWORK_VARIABLE];
 
 /// Paths that show up in the environment; all absolute.
 #[derive(Debug, Clone, Copy)]
@@ -182,6 +182,7 @@ mod tests {
             ("PATH", "/bin"),
             ("BASH_FUNC_y()", "x"),
             ("DSTACK_RUNNER_TOKEN", "t"),
+            ("DSTACK_RUNNER_OWN_NETWORK", "1"),
             ("DSTACK_JOB_ID", "x"),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));

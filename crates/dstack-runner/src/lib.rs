@@ -23,5 +23,5 @@ pub mod uploads;
 pub mod users;
 
 pub use args::RunnerArgs;
-pub use dstack_agent_api::runner::TOKEN_VARIABLE;
+pub use dstack_agent_api::runner::{OWN_NETWORK_VARIABLE, TOKEN_VARIABLE};
 pub use runner::run;

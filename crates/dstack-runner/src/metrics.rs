@@ -1,6 +1,7 @@
 //! Resource usage of the container the runner is in.
 
 mod gpu;
+mod network;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,14 @@ use dstack_agent_api::runner::Metrics;
 use dstack_system::task;
 use dstack_units::Time;
 
-/// Reads usage from the runner's control group.
+use network::{Network, Traffic};
+
+/// Reads usage from the runner's control group, and from the job's network where it has one of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
     proc: PathBuf,
     mounts: Mounts,
+    network: Option<Network>,
 }
 
 /// Where the control groups are mounted.
@@ -35,20 +39,28 @@ pub enum MetricsError {
 }
 
 impl Collector {
-    /// Finds the control groups of this machine; `None`: there are none.
-    pub fn detect() -> Option<Self> {
-        Self::at("/proc".into())
+    /// Finds the control groups of this machine; `None`: there are none. `own_network`: what goes through the network that is seen
+    /// here is of the job alone.
+    pub fn detect(own_network: bool) -> Option<Self> {
+        Self::at("/proc".into(), own_network)
     }
 
-    fn at(proc: PathBuf) -> Option<Self> {
-        let mounts = fs_err::read_to_string(proc.join("self/mounts")).ok()?;
-        parse_mounts(&mounts).map(|mounts| Self { proc, mounts })
+    fn at(proc: PathBuf, own_network: bool) -> Option<Self> {
+        let text = fs_err::read_to_string(proc.join("self/mounts")).ok()?;
+        let mounts = parse_mounts(&text)?;
+        let network = own_network.then(|| Network::at(&proc));
+        Some(Self {
+            proc,
+            mounts,
+            network,
+        })
     }
 
     /// Usage now. A GPU tool that fails leaves the GPUs out.
     pub async fn collect(&self, now: Time) -> Result<Metrics, MetricsError> {
         let collector = self.clone();
-        let (cpu, memory, working_set) = task::blocking("metrics", move || collector.cgroup())
+        let read = move || Ok((collector.cgroup()?, collector.network()));
+        let ((cpu, memory, working_set), traffic) = task::blocking("metrics", read)
             .await
             .unwrap_or_else(|_| Err(MetricsError::Read(io::ErrorKind::Other.into())))?;
         Ok(Metrics {
@@ -57,7 +69,13 @@ impl Collector {
             memory_usage_bytes: memory,
             memory_working_set_bytes: working_set,
             gpus: gpu::collect().await,
+            network_receive_bytes: traffic.map(|traffic| traffic.received),
+            network_transmit_bytes: traffic.map(|traffic| traffic.sent),
         })
+    }
+
+    fn network(&self) -> Option<Traffic> {
+        self.network.as_ref()?.traffic(&self.proc)
     }
 
     fn cgroup(&self) -> Result<(i64, i64, i64), MetricsError> {
@@ -177,7 +195,7 @@ mod tests {
             ("cg/a/b/memory.current", "1000\n"),
             ("cg/a/b/memory.stat", "anon 1\ninactive_file 300\n"),
         ]);
-        let collector = Collector::at(dir.path().join("proc")).unwrap();
+        let collector = Collector::at(dir.path().join("proc"), false).unwrap();
         assert_eq!(collector.cgroup().unwrap(), (123, 1000, 700));
         fs_err::write(dir.path().join("cg/a/b/memory.stat"), "inactive_file 3000\n").unwrap();
         assert_eq!(collector.cgroup().unwrap().2, 0);
@@ -200,14 +218,36 @@ mod tests {
             ("mem/m/memory.usage_in_bytes", "900\n"),
             ("mem/m/memory.stat", "inactive_file 1\ntotal_inactive_file 100\n"),
         ]);
-        let collector = Collector::at(dir.path().join("proc")).unwrap();
+        let collector = Collector::at(dir.path().join("proc"), false).unwrap();
         assert_eq!(collector.cgroup().unwrap(), (5, 900, 800));
+    }
+
+    #[tokio::test]
+    async fn what_goes_through_the_network_is_told_where_it_is_of_the_job_alone() {
+        let dir = tree(&[
+            ("proc/self/mounts", "cgroup2 ROOT/cg cgroup2 rw 0 0\n"),
+            ("proc/self/cgroup", "0::/\n"),
+            (
+                "proc/self/net/dev",
+                "a|b\nc|d\neth0: 7 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n",
+            ),
+            ("cg/cpu.stat", "usage_usec 1\n"),
+            ("cg/memory.current", "1\n"),
+            ("cg/memory.stat", "inactive_file 0\n"),
+        ]);
+        let measured = async |own_network| {
+            let collector = Collector::at(dir.path().join("proc"), own_network).unwrap();
+            let metrics = collector.collect(Time::EPOCH).await.unwrap();
+            (metrics.network_receive_bytes, metrics.network_transmit_bytes)
+        };
+        assert_eq!(measured(true).await, (Some(7), Some(9)));
+        assert_eq!(measured(false).await, (None, None), "it may be the host's");
     }
 
     #[test]
     fn no_control_groups_no_metrics() {
         let dir = tree(&[("proc/self/mounts", "proc /proc proc rw 0 0\n")]);
-        assert_eq!(Collector::at(dir.path().join("proc")), None);
-        assert_eq!(Collector::at(dir.path().join("none")), None);
+        assert_eq!(Collector::at(dir.path().join("proc"), false), None);
+        assert_eq!(Collector::at(dir.path().join("none"), true), None);
     }
 }

@@ -293,6 +293,7 @@ fn settings(start: &StartArgs, token: Option<Secret>) -> Settings {
         notices: start.notices.clone(),
         token,
         spool_limit: start.spool_limit,
+        own_network: start.own_network,
         passwd: Passwd::system(),
         inherited_env: dstack_system::env::all(),
     }

@@ -35,6 +35,8 @@ pub struct Settings {
     pub token: Option<Secret>,
     /// Bytes on disk for logs that the server has not fetched.
     pub spool_limit: u64,
+    /// Whether what goes through the network is of the job alone.
+    pub own_network: bool,
     /// Accounts of the image.
     pub passwd: Passwd,
     /// Environment that jobs inherit.
@@ -135,7 +137,7 @@ impl Core {
         let token = settings.token.clone();
         Ok(Self {
             gate: token.map(|token| Gate::new(token, Random::system())),
-            metrics: Collector::detect(),
+            metrics: Collector::detect(settings.own_network),
             settings,
             clock,
             log,

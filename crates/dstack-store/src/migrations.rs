@@ -35,6 +35,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0030_gateways.sql"),
     include_str!("../migrations/0031_gateway_machines.sql"),
     include_str!("../migrations/0032_gateway_load_balancers.sql"),
+    include_str!("../migrations/0033_network_metrics.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

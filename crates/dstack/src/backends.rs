@@ -32,6 +32,7 @@ pub(crate) fn install(
         catalog: Arc::clone(&catalog),
         endpoints: endpoints(settings)?,
         own_url: Url::parse(&settings.server_url()).ok(),
+        installation: Arc::clone(&options.installation),
     };
     options.registry = dstack_backends::registry(&env);
     Ok(catalog)

@@ -307,8 +307,6 @@ async fn start_engine(
     let keys = Arc::clone(&jobs.keys);
     let database = context.data.database.clone();
     let keyring = DatabaseKeyring::new(database.clone(), jobs.encryption.clone(), Arc::clone(&keys));
-    let candidate = context.data.random.uuid().into();
-    let installation = database.installation(candidate).await?;
     let keyring = Arc::new(keyring);
     let pool = Pool::new(Arc::clone(&keyring) as _);
     let agents = binary::for_hosts(&agent_dir(&context), EMBEDDED_AGENTS);
@@ -341,7 +339,7 @@ async fn start_engine(
         random: context.data.random.clone(),
         failpoints: failpoints(),
         settings: EngineSettings {
-            installation,
+            installation: context.installation,
             identity: context.identity.clone(),
             home: machine.as_ref().map(|machine| machine.instance),
             host_network: context.settings.host_network(),

@@ -2266,10 +2266,10 @@ export interface components {
          */
         "AccessKeyCreds-Input": {
             /**
-             * @description The kind of credentials: `access_key`. (enum property replaced by openapi-typescript)
-             * @enum {string}
+             * @description The kind of credentials: `access_key`.
+             * @constant
              */
-            type: "access_key";
+            type?: "access_key";
             /** @description The key's id. */
             access_key: string;
             /** @description The secret that belongs to the key. */
@@ -2281,8 +2281,8 @@ export interface components {
          */
         "AccessKeyCreds-Output": {
             /**
-             * @description The kind of credentials: `access_key`. (enum property replaced by openapi-typescript)
-             * @enum {string}
+             * @description The kind of credentials: `access_key`.
+             * @constant
              */
             type: "access_key";
             /** @description The key's id. */
@@ -2299,9 +2299,9 @@ export interface components {
             backend: string;
             /** @description Names of the projects that have the account configured. */
             projects: string[];
-            /** @description Why the cloud does not tell; then there are no things. */
+            /** @description Why the cloud does not tell, and there are no things; or which regions do not, and why. */
             error: string | null;
-            /** @description All that it has. */
+            /** @description All that it has, as far as it tells. */
             things: components["schemas"]["OwnedThing"][];
             /** @description Dollars an hour of all things whose price is known. */
             price_per_hour: number;
@@ -2547,6 +2547,44 @@ export interface components {
             force: boolean;
         };
         /**
+         * AwsAccessKeyCreds
+         * @description An access key of AWS.
+         */
+        "AwsAccessKeyCreds-Input": {
+            /**
+             * @description The kind of credentials: `access_key`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "access_key";
+            /** @description The key's id. */
+            access_key: string;
+            /** @description The secret that belongs to the key. */
+            secret_key: string;
+            /** @description ARN of a role that is assumed with these credentials, for all calls. */
+            role_arn?: string | null;
+            /** @description The external id that the trust policy of the role asks for. */
+            external_id?: string | null;
+        };
+        /**
+         * AwsAccessKeyCreds
+         * @description An access key of AWS.
+         */
+        "AwsAccessKeyCreds-Output": {
+            /**
+             * @description The kind of credentials: `access_key`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "access_key";
+            /** @description The key's id. */
+            access_key: string;
+            /** @description The secret that belongs to the key. */
+            secret_key: string;
+            /** @description ARN of a role that is assumed with these credentials, for all calls. */
+            role_arn?: string | null;
+            /** @description The external id that the trust policy of the role asks for. */
+            external_id?: string | null;
+        };
+        /**
          * AwsConfig
          * @description Amazon Web Services.
          */
@@ -2579,7 +2617,7 @@ export interface components {
             /** @description Instance types to be offered although they are not tested. */
             experimental_instance_types?: string[] | null;
             /** @description How the server authenticates. */
-            creds: components["schemas"]["AccessKeyCreds-Input"] | components["schemas"]["DefaultCreds-Input"];
+            creds: components["schemas"]["AwsAccessKeyCreds-Input"] | components["schemas"]["AwsDefaultCreds-Input"];
         };
         /**
          * AwsConfig
@@ -2614,7 +2652,37 @@ export interface components {
             /** @description Instance types to be offered although they are not tested. */
             experimental_instance_types: string[] | null;
             /** @description How the server authenticates. */
-            creds: components["schemas"]["AccessKeyCreds-Output"] | components["schemas"]["DefaultCreds-Output"];
+            creds: components["schemas"]["AwsAccessKeyCreds-Output"] | components["schemas"]["AwsDefaultCreds-Output"];
+        };
+        /**
+         * AwsDefaultCreds
+         * @description The credentials of AWS that the server finds around itself.
+         */
+        "AwsDefaultCreds-Input": {
+            /**
+             * @description The kind of credentials: `default`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "default";
+            /** @description ARN of a role that is assumed with these credentials, for all calls. */
+            role_arn?: string | null;
+            /** @description The external id that the trust policy of the role asks for. */
+            external_id?: string | null;
+        };
+        /**
+         * AwsDefaultCreds
+         * @description The credentials of AWS that the server finds around itself.
+         */
+        "AwsDefaultCreds-Output": {
+            /**
+             * @description The kind of credentials: `default`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            type: "default";
+            /** @description ARN of a role that is assumed with these credentials, for all calls. */
+            role_arn?: string | null;
+            /** @description The external id that the trust policy of the role asks for. */
+            external_id?: string | null;
         };
         /**
          * AwsOsImage

@@ -51,7 +51,7 @@ const SECRETS = new Set(["api_key", "api_token", "secret_key", "client_secret", 
 const LONG_SECRETS = new Set(["data", "content", "private_key_content", "key_content"]);
 
 const WORDS: Record<string, string> = {
-  api: "API", creds: "credentials", iam: "IAM", id: "ID", ids: "IDs", ips: "IPs", nat: "NAT", os: "OS", roce: "RoCE", tpu: "TPU", gpu: "GPU", cpu: "CPU", url: "URL", vm: "VM", vpc: "VPC", vpcs: "VPCs", nvidia: "NVIDIA",
+  api: "API", arn: "ARN", creds: "credentials", iam: "IAM", id: "ID", ids: "IDs", ips: "IPs", nat: "NAT", os: "OS", roce: "RoCE", tpu: "TPU", gpu: "GPU", cpu: "CPU", url: "URL", vm: "VM", vpc: "VPC", vpcs: "VPCs", nvidia: "NVIDIA",
 };
 
 /** `VPC IDs` from `vpc_ids`. */

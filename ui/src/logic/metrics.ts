@@ -4,7 +4,7 @@ import type { Metric } from "../api/types";
 
 export interface Chart {
   title: string;
-  unit: "percent" | "bytes" | "bytes/s";
+  unit: "percent" | "bytes" | "bytes a second";
   /** Seconds since 1970, oldest first. */
   times: number[];
   series: { name: string; values: (number | null)[] }[];
@@ -12,7 +12,7 @@ export interface Chart {
   limit: number | null;
 }
 
-/** Charts of what was measured; of GPUs, and of the network, only where there are some. */
+/** Charts of what was measured; of GPUs only where there are some, of the network where the job has one of its own. */
 export function charts(metrics: Metric[]): Chart[] {
   const named = new Map(metrics.map((metric) => [metric.name, metric]));
   const numbers = (name: string) => oldestFirst(named.get(name)?.values ?? []).map((value) => (typeof value === "number" ? value : null));
@@ -52,12 +52,23 @@ export function charts(metrics: Metric[]): Chart[] {
       { title: "GPU memory", unit: "bytes", times, limit: latest("gpu_memory_total_bytes"), series: each("gpu_memory_usage_bytes") },
     );
   }
-  const network = [
-    { name: "received", values: at("network_receive_bytes_per_second") },
-    { name: "sent", values: at("network_transmit_bytes_per_second") },
-  ].filter(({ values }) => values.some((value) => value !== null));
-  if (network.length > 0) shown.push({ title: "Network", unit: "bytes/s", times, limit: null, series: network });
-  return shown;
+  const network = networkChart(named.get("network_receive_bytes_per_second"), named.get("network_transmit_bytes_per_second"));
+  return network === null ? shown : [...shown, network];
+}
+
+/** Each of the two leaves out points of its own, where its counter began anew. */
+function networkChart(received: Metric | undefined, sent: Metric | undefined): Chart | null {
+  const all = new Set([...(received?.timestamps ?? []), ...(sent?.timestamps ?? [])].map((time) => Date.parse(time)));
+  const times = [...all].sort((a, b) => a - b);
+  const values = (metric: Metric | undefined) => {
+    const known = new Map(metric?.timestamps.map((time, at) => [Date.parse(time), metric.values[at]]));
+    return times.map((time) => known.get(time)).map((value) => (typeof value === "number" ? value : null));
+  };
+  const series = [
+    { name: "received", values: values(received) },
+    { name: "sent", values: values(sent) },
+  ];
+  return times.length === 0 ? null : { title: "Network", unit: "bytes a second", times: times.map((time) => time / 1000), limit: null, series };
 }
 
 function oldestFirst<T>(newestFirst: T[]): T[] {

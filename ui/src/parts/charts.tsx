@@ -63,14 +63,8 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
 
 function shownValue(chart: Chart, value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";
-  switch (chart.unit) {
-    case "percent":
-      return `${value.toFixed(value < 10 ? 1 : 0)} %`;
-    case "bytes":
-      return bytes(value);
-    case "bytes/s":
-      return `${bytes(value)}/s`;
-  }
+  if (chart.unit === "percent") return `${value.toFixed(value < 10 ? 1 : 0)} %`;
+  return chart.unit === "bytes" ? bytes(value) : `${bytes(value)}/s`;
 }
 
 /** What the picture says, in words. */

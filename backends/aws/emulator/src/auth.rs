@@ -1,12 +1,13 @@
-//! Whether a request is signed by the account's key (Signature Version 4), and for which service and region.
+//! Whether a request is signed by the account's key or that of a session (Signature Version 4), and for which service and region.
 
 use axum::http::{HeaderMap, Uri};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
 
-/// What a signature is for.
+/// What a signature is for, and by which key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scope {
+    pub(crate) key_id: String,
     pub(crate) region: String,
     pub(crate) service: String,
 }
@@ -18,16 +19,21 @@ pub(crate) enum Refusal {
     Incomplete,
     UnknownKey(Scope),
     WrongSignature(Scope),
+    /// The session is over.
+    Expired(Scope),
 }
 
-/// A key of the account.
+/// A key of the account, or of a session.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
     pub(crate) id: String,
     pub(crate) secret: String,
+    /// Of a session: without it, nobody knows the key.
+    pub(crate) session_token: Option<String>,
+    pub(crate) is_over: bool,
 }
 
-pub(crate) fn check(key: &Key, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<Scope, Refusal> {
+pub(crate) fn check(keys: &[Key], uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<Scope, Refusal> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let authorization = header("authorization").ok_or(Refusal::Missing)?;
     let rest = authorization
@@ -46,14 +52,22 @@ pub(crate) fn check(key: &Key, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> R
         return Err(Refusal::Incomplete);
     };
     let scope = Scope {
+        key_id: (*id).to_owned(),
         region: (*region).to_owned(),
         service: (*service).to_owned(),
     };
-    if *id != key.id {
+    let Some(key) = keys.iter().find(|key| key.id == *id) else {
         return Err(Refusal::UnknownKey(scope));
-    }
+    };
     let time = header("x-amz-date").ok_or(Refusal::Incomplete)?;
     let names: Vec<&str> = signed.split(';').collect();
+    if let Some(token) = &key.session_token {
+        let is_there =
+            header("x-amz-security-token") == Some(token) && names.contains(&"x-amz-security-token");
+        if !is_there {
+            return Err(Refusal::UnknownKey(scope));
+        }
+    }
     if !names.contains(&"host") || !names.contains(&"x-amz-date") || !time.starts_with(date) {
         return Err(Refusal::Incomplete);
     }
@@ -77,7 +91,8 @@ pub(crate) fn check(key: &Key, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> R
         made = mac.finalize().into_bytes().to_vec();
     }
     match hex::encode(made) == signature {
-        true => Ok(scope),
         false => Err(Refusal::WrongSignature(scope)),
+        true if key.is_over => Err(Refusal::Expired(scope)),
+        true => Ok(scope),
     }
 }

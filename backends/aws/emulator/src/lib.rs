@@ -21,6 +21,7 @@ mod lists;
 mod networks;
 mod others;
 mod state;
+mod sts;
 mod volumes;
 
 use std::fmt;
@@ -40,6 +41,7 @@ use tokio::time::Instant;
 use auth::{Key, Refusal, Scope};
 use description::DESCRIPTION;
 use state::{Cloud, End};
+use sts::{Role, USER};
 
 pub use state::{Reservation, Times};
 
@@ -84,6 +86,8 @@ impl fmt::Debug for Shared {
 struct Call<'a> {
     aws: &'a Aws,
     region: &'a str,
+    /// By whose key it is signed.
+    key_id: &'a str,
     input: Value,
     /// All that it was asked with.
     digest: String,
@@ -145,6 +149,8 @@ impl Aws {
             key: Key {
                 id: key_id.to_owned(),
                 secret: secret.to_owned(),
+                session_token: None,
+                is_over: false,
             },
             regions: regions.iter().map(|region| (*region).to_owned()).collect(),
             sizes,
@@ -250,6 +256,44 @@ impl Aws {
         self.lock().session_tokens.iter().cloned().collect()
     }
 
+    /// Some account has this role, which whom its trust policy names may assume.
+    pub fn add_role(&self, arn: &str, trust_policy: Value) {
+        let role = Role {
+            arn: arn.to_owned(),
+            trust_policy,
+        };
+        self.lock().roles.push(role);
+    }
+
+    /// There is no such role any more. Its sessions go on.
+    pub fn remove_role(&self, arn: &str) {
+        self.lock().roles.retain(|role| role.arn != arn);
+    }
+
+    /// No policy allows the account's key anything but to assume roles.
+    pub fn set_roles_only(&self) {
+        self.lock().has_roles_only = true;
+    }
+
+    /// The roles that were assumed, and the names of their sessions.
+    pub fn sessions(&self) -> Vec<(String, String)> {
+        let cloud = self.lock();
+        let sessions = cloud.sessions.iter();
+        sessions
+            .map(|session| (session.role.clone(), session.name.clone()))
+            .collect()
+    }
+
+    /// All sessions are over, before the end that was said of them, as soon as one makes this call, such as `ec2:RunInstances`.
+    pub fn end_sessions_at(&self, call: &str) {
+        self.lock().sessions_end_at = Some(call.to_owned());
+    }
+
+    /// Whether the call has been made at which sessions were to end.
+    pub fn sessions_have_ended(&self) -> bool {
+        self.lock().sessions_end_at.is_none()
+    }
+
     /// Somebody deletes all security groups.
     pub fn delete_security_groups(&self) {
         self.lock().security_groups.clear();
@@ -264,7 +308,7 @@ impl Aws {
 
     fn answer(&self, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Response {
         let request_id = format!("{:08x}-0000-4000-8000-000000000000", body.len());
-        let scope = match auth::check(&self.0.key, uri, headers, body) {
+        let scope = match auth::check(&self.keys(), uri, headers, body) {
             Ok(scope) => scope,
             Err(refusal) => return refused(&refusal, &request_id),
         };
@@ -277,7 +321,11 @@ impl Aws {
             Ok(call) => call,
             Err(problem) => return written(&scope.service, &problem, &request_id),
         };
-        let answer = self.carry_out(&scope, &action, &fields, body);
+        if self.ends_sessions(&scope, &action) {
+            return refused(&Refusal::Expired(scope), &request_id);
+        }
+        let signed_at = headers["x-amz-date"].to_str().unwrap();
+        let answer = self.carry_out(&scope, &action, &fields, body, signed_at);
         self.settle();
         match answer {
             Ok(answer) if scope.service == "servicequotas" => (
@@ -293,7 +341,33 @@ impl Aws {
         }
     }
 
-    fn carry_out(&self, scope: &Scope, action: &str, fields: &[(String, String)], body: &[u8]) -> Answer {
+    /// Whether all sessions have ended just now, with the one that this call is made in.
+    fn ends_sessions(&self, scope: &Scope, action: &str) -> bool {
+        let mut cloud = self.lock();
+        let call = format!("{}:{action}", scope.service);
+        let is_now =
+            scope.key_id != self.0.key.id && cloud.sessions_end_at.take_if(|at| *at == call).is_some();
+        if is_now {
+            cloud.sessions.iter_mut().for_each(sts::Session::end);
+        }
+        is_now
+    }
+
+    /// Those of the account and of its sessions.
+    fn keys(&self) -> Vec<Key> {
+        let cloud = self.lock();
+        let sessions = cloud.sessions.iter().map(sts::Session::key);
+        sessions.chain([self.0.key.clone()]).collect()
+    }
+
+    fn carry_out(
+        &self,
+        scope: &Scope,
+        action: &str,
+        fields: &[(String, String)],
+        body: &[u8],
+        signed_at: &str,
+    ) -> Answer {
         let service = scope.service.as_str();
         let is_closed = self.lock().closed_regions.contains(&scope.region) && action != "DescribeRegions";
         if matches!(service, "ec2" | "elasticloadbalancing")
@@ -305,7 +379,10 @@ impl Aws {
                 "AWS was not able to validate the provided access credentials",
             ));
         }
-        if self.lock().denied.contains(&format!("{service}:{action}")) {
+        let may_assume_only = scope.key_id == self.0.key.id && self.lock().has_roles_only;
+        if self.lock().denied.contains(&format!("{service}:{action}"))
+            || (may_assume_only && service != "sts")
+        {
             return Err(denied(service, action));
         }
         let input = match service {
@@ -321,6 +398,7 @@ impl Aws {
         let call = Call {
             aws: self,
             region: &scope.region,
+            key_id: &scope.key_id,
             input,
             digest: sorted.join("\n"),
         };
@@ -328,10 +406,7 @@ impl Aws {
         match (service, action) {
             ("ec2", action) => ec2(&mut cloud, action, &call),
             ("elasticloadbalancing", action) => balancers::elb(&mut cloud, action, &call),
-            ("sts", _) => Ok(
-                json!({"UserId": "AIDACKCEVSQ6C2EXAMPLE", "Account": "123456789012",
-                "Arn": "arn:aws:iam::123456789012:user/dstack"}),
-            ),
+            ("sts", action) => sts::sts(&mut cloud, action, &call, signed_at),
             ("iam", _) => others::get_instance_profile(&cloud, &call),
             _ => others::get_service_quota(&cloud, &call),
         }
@@ -417,8 +492,8 @@ fn denied(service: &str, action: &str) -> Problem {
         403,
         code,
         format!(
-            "You are not authorized to perform this operation. User: arn:aws:iam::123456789012:user/dstack is not authorized to \
-             perform: {service}:{action} on resource: * because no identity-based policy allows the {service}:{action} action"
+            "You are not authorized to perform this operation. User: {USER} is not authorized to perform: \
+             {service}:{action} on resource: * because no identity-based policy allows the {service}:{action} action"
         ),
     )
 }
@@ -458,6 +533,16 @@ fn refused(refusal: &Refusal, request_id: &str) -> Response {
                 "The security token included in the request is invalid.",
             ),
         ),
+        Refusal::Expired(scope) => {
+            let code = match scope.service.as_str() {
+                "ec2" => "RequestExpired",
+                "servicequotas" => "ExpiredTokenException",
+                _ => "ExpiredToken",
+            };
+            let status = if scope.service == "sts" { 403 } else { 400 };
+            let text = "The security token included in the request is expired";
+            (scope.service.as_str(), Problem::new(status, code, text))
+        }
         Refusal::WrongSignature(scope) => (
             scope.service.as_str(),
             Problem::new(

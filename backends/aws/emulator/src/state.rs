@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::balancers::{Balancer, TargetGroup};
+use crate::sts::{Role, Session};
 
 /// How long things take.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,13 @@ pub(crate) struct Cloud {
     pub(crate) closed_regions: HashSet<String>,
     pub(crate) profiles: HashSet<String>,
     pub(crate) session_tokens: HashSet<String>,
+    pub(crate) roles: Vec<Role>,
+    /// Of roles, since the beginning.
+    pub(crate) sessions: Vec<Session>,
+    /// The account's key may do nothing but assume roles.
+    pub(crate) has_roles_only: bool,
+    /// The call at which all sessions end.
+    pub(crate) sessions_end_at: Option<String>,
     pub(crate) last_number: u64,
 }
 
@@ -225,6 +233,10 @@ impl Cloud {
             closed_regions: HashSet::new(),
             profiles: HashSet::new(),
             session_tokens: HashSet::new(),
+            roles: Vec::new(),
+            sessions: Vec::new(),
+            has_roles_only: false,
+            sessions_end_at: None,
             last_number: 0,
         }
     }

@@ -8,9 +8,9 @@ use dstack_backend_kit::{
 };
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
-    Attachment, AttachmentSite, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine, Known,
-    LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step, Volume,
-    VolumeRequest,
+    Attachment, AttachmentSite, Backend, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine,
+    Known, LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step,
+    Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -19,6 +19,8 @@ use dstack_model::instances::InstanceAvailability;
 use dstack_model::runs::Requirements;
 use dstack_units::Time;
 use serde_json::{Value, json};
+
+use crate::aws_roles::{ROLE, trust_policy};
 
 pub(crate) const KEY_ID: &str = "AKIAIOSFODNN7EXAMPLE";
 
@@ -48,17 +50,17 @@ pub(crate) fn sizes() -> Vec<Size> {
     SIZES.clone()
 }
 
-fn key(id: &str, secret: &str) -> Value {
+pub(crate) fn key(id: &str, secret: &str) -> Value {
     json!({"type": "access_key", "access_key": id, "secret_key": secret})
 }
 
-fn config_with(more: &Value) -> Value {
+pub(crate) fn config_with(more: &Value) -> Value {
     let config = json!({"type": "aws", "regions": REGIONS, "creds": key(KEY_ID, CANARY)});
     extended(config, more)
 }
 
 /// The cloud, and what is behind it.
-fn cloud_with(more: &Value) -> (Cloud, Aws) {
+pub(crate) fn cloud_with(more: &Value) -> (Cloud, Aws) {
     let emulator = Aws::new(KEY_ID, CANARY, REGIONS, sizes());
     let refused = vec![
         (
@@ -140,6 +142,15 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
     let (cloud, emulator) = cloud_with(&default);
     cloud.configure(&cloud.config).await.unwrap();
     assert_eq!(emulator.session_tokens(), ["session"]);
+    let in_role = json!({"type": "default", "role_arn": ROLE});
+    emulator.add_role(ROLE, trust_policy(None));
+    emulator.set_roles_only();
+    cloud
+        .configure(&config_with(&json!({"creds": in_role})))
+        .await
+        .unwrap();
+    cloud.configure(&cloud.config).await.unwrap_err();
+    assert_eq!(emulator.sessions().len(), 1);
     let of_others = Aws::new(KEY_ID, "other", REGIONS, sizes());
     let cloud = Cloud::new(
         Arc::new(of_others),
@@ -242,7 +253,7 @@ async fn offers() {
 async fn types_without_quota_are_offered_as_such() {
     let (cloud, emulator) = cloud_with(&json!({}));
     emulator.set_quota("L-417A185B", 0.0);
-    let of = async |backend: &dyn dstack_compute::Backend, start: &str| {
+    let of = async |backend: &dyn Backend, start: &str| {
         let offers = backend.offers(&with_gpus("1..")).await.unwrap();
         let mut all: Vec<_> = offers
             .iter()
@@ -822,12 +833,35 @@ async fn an_inventory_has_all_regions_of_the_account() {
     // One that does not tell may have something: that is an error.
     cloud.faults().away(Some("eu-west-1"));
     backend.inventory().await.unwrap_err();
+    let here = volume(&cloud, &disk(&json!({})));
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&here).await.unwrap();
+    let regions = async |backend: &dyn Backend| {
+        let told = backend.inventory_by_region().await.unwrap();
+        let owned = told
+            .owned
+            .iter()
+            .map(|one| one.region.clone())
+            .collect::<Vec<_>>();
+        let missing = told.missing.into_iter();
+        (
+            owned,
+            missing
+                .map(|one| (one.region, one.error.is_some()))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let missing = |has_error: bool| (vec![REGION.to_owned()], vec![("eu-west-1".to_owned(), has_error)]);
+    assert_eq!(regions(&*backend).await, missing(true), "it hides no other");
     cloud.faults().away(None);
+    driver.remove(&here.known(Some(place)), &here).await;
     // One that is closed to the account hides none of the others.
     emulator.close_region("eu-west-1");
     assert_eq!(backend.inventory().await.unwrap(), []);
-    let configured = other(&json!({"regions": ["eu-west-1"]}));
+    assert_eq!(regions(&*backend).await, (Vec::new(), missing(false).1));
+    let configured = other(&json!({"regions": ["eu-west-1", REGION]}));
     configured.inventory().await.unwrap_err();
+    assert_eq!(regions(&*configured).await, (Vec::new(), missing(true).1));
     emulator.open_regions();
     // Who may not ask which there are, is told of those that are configured.
     emulator.deny("ec2:DescribeRegions");

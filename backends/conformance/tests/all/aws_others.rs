@@ -20,6 +20,7 @@ use dstack_model::backends::BackendType;
 use serde_json::{Value, json};
 
 use crate::aws::{KEY_ID, REGIONS, sizes};
+use crate::aws_roles::trust_policy;
 
 /// The Python that has boto3 and moto, which `cargo xtask test` installs; `None`: there is none, and why was printed.
 fn python() -> Option<PathBuf> {
@@ -41,9 +42,11 @@ async fn the_sdk_of_the_vendor_finds_its_way_in_the_emulated_cloud() {
         volumes: Duration::from_millis(200),
     };
     let emulator = Aws::with_times(KEY_ID, CANARY, REGIONS, sizes(), times);
+    let role = "arn:aws:iam::123456789012:role/by-boto3";
+    emulator.add_role(role, trust_policy(Some("by-boto3:1")));
     let url = served(&emulator).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../aws/emulator/sdk.py");
-    let (status, text) = run(&python, &[script, &url, KEY_ID, CANARY]).await;
+    let (status, text) = run(&python, &[script, &url, KEY_ID, CANARY, role, "by-boto3:1"]).await;
     assert!(status && text.contains("all parts passed"), "{text}");
     assert_eq!(emulator.ledger().alive(), []);
     assert_eq!(emulator.ledger().count(), 14);
@@ -137,6 +140,11 @@ async fn our_client_finds_its_way_in_an_emulator_of_others() {
     let error = cloud.configure(&other).await.unwrap_err();
     let missing = "IAM instance profile none not found".to_owned();
     assert_eq!(error, ConfigureError::Invalid(missing));
+    // There, a role of an account is there when it is asked for.
+    let mut in_role = cloud.config.clone();
+    in_role["creds"]["role_arn"] = json!("arn:aws:iam::123456789012:role/dstack");
+    in_role["creds"]["external_id"] = json!("external");
+    cloud.configure(&in_role).await.unwrap();
 
     let of_machine = Driver::new(&cloud);
     let subject = machine(&cloud).await;

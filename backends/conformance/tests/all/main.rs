@@ -4,6 +4,7 @@
 
 mod aws;
 mod aws_others;
+mod aws_roles;
 mod azure;
 mod cloudrift;
 mod crusoe;

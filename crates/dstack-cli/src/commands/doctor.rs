@@ -139,14 +139,14 @@ fn print_accounts(ui: &Ui, answer: &ListAccountResponse) {
     let now = SystemClock.now();
     for account in &answer.accounts {
         ui.say(diagnosis::account(account));
-        match &account.error {
-            Some(error) => ui.complain(diagnosis::unknown(error)),
-            None => {
-                if !account.things.is_empty() {
-                    ui.table(&diagnosis::things(account, now));
-                }
-                ui.say(diagnosis::total(account));
-            }
+        if !account.things.is_empty() {
+            ui.table(&diagnosis::things(account, now));
+        }
+        if account.error.is_none() || !account.things.is_empty() {
+            ui.say(diagnosis::total(account));
+        }
+        if let Some(error) = &account.error {
+            ui.complain(diagnosis::unknown(account, error));
         }
         ui.blank();
     }

@@ -93,9 +93,13 @@ pub(crate) fn account(account: &AccountInventory) -> Text {
         .secondary(format!(" (of {})", account.projects.join(", ")))
 }
 
-/// Why nobody knows what an account has.
-pub(crate) fn unknown(error: &str) -> Text {
-    Text::new().role(Role::Error, format!("It is not known what is there: {error}"))
+/// Why nobody knows what an account has, or all that it has.
+pub(crate) fn unknown(account: &AccountInventory, error: &str) -> Text {
+    let text = match account.things.is_empty() {
+        true => format!("It is not known what is there: {error}"),
+        false => format!("There may be more: {error}"),
+    };
+    Text::new().role(Role::Error, text)
 }
 
 /// All that an account has.

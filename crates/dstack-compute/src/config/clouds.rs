@@ -70,6 +70,49 @@ pub struct AccessKeyCreds {
     pub secret_key: Credential,
 }
 
+/// A role that credentials of AWS assume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Decode)]
+pub struct AwsRole {
+    /// ARN of a role that is assumed with these credentials, for all calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[decode(pattern = r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")]
+    pub role_arn: Option<String>,
+    /// The external id that the trust policy of the role asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[decode(min_len = 2, max_len = 1224, pattern = r"^[\w+=,.@:/-]*$")]
+    pub external_id: Option<String>,
+}
+
+/// An access key of AWS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct AwsAccessKeyCreds {
+    /// The kind of credentials: `access_key`.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: AccessKeyTag,
+    /// The key's id.
+    pub access_key: Credential,
+    /// The secret that belongs to the key.
+    pub secret_key: Credential,
+    /// What is assumed with them.
+    #[serde(flatten)]
+    #[decode(flatten)]
+    pub role: AwsRole,
+}
+
+/// The credentials of AWS that the server finds around itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct AwsDefaultCreds {
+    /// The kind of credentials: `default`.
+    #[serde(rename = "type")]
+    #[decode(default)]
+    pub kind: DefaultTag,
+    /// What is assumed with them.
+    #[serde(flatten)]
+    #[decode(flatten)]
+    pub role: AwsRole,
+}
+
 /// Credentials of AWS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 #[serde(untagged)]
@@ -77,10 +120,20 @@ pub struct AccessKeyCreds {
 pub enum AwsCreds {
     /// An access key with its secret.
     #[decode(rename = "access_key")]
-    AccessKey(AccessKeyCreds),
+    AccessKey(AwsAccessKeyCreds),
     /// Those of the server.
     #[decode(rename = "default")]
-    Default(DefaultCreds),
+    Default(AwsDefaultCreds),
+}
+
+impl AwsCreds {
+    /// What is assumed with them.
+    pub const fn role(&self) -> &AwsRole {
+        match self {
+            Self::AccessKey(creds) => &creds.role,
+            Self::Default(creds) => &creds.role,
+        }
+    }
 }
 
 /// Amazon Web Services.

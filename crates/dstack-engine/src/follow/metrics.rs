@@ -90,6 +90,7 @@ impl Measured {
 
 fn point(metrics: &Metrics, now: Time) -> MetricsPoint {
     let gpus = metrics.gpus.iter().take(MAX_GPUS);
+    let bytes = |count: Option<i64>| count.filter(|count| *count >= 0);
     MetricsPoint {
         // Points are deleted when they are old: one of the future would stay.
         at: Time::from_micros(metrics.timestamp_micro).min(now),
@@ -98,6 +99,8 @@ fn point(metrics: &Metrics, now: Time) -> MetricsPoint {
         memory_working_set_bytes: metrics.memory_working_set_bytes,
         gpus_memory_usage_bytes: gpus.clone().map(|gpu| gpu.gpu_memory_usage_bytes).collect(),
         gpus_util_percent: gpus.map(|gpu| gpu.gpu_util_percent).collect(),
+        network_receive_bytes: bytes(metrics.network_receive_bytes),
+        network_transmit_bytes: bytes(metrics.network_transmit_bytes),
     }
 }
 
@@ -133,12 +136,18 @@ mod tests {
         let metrics = Metrics {
             timestamp_micro: i64::MAX,
             gpus: vec![GpuMetrics::default(); 10_000],
+            network_receive_bytes: Some(5),
+            network_transmit_bytes: Some(-5),
             ..Metrics::default()
         };
         let kept = point(&metrics, now);
         assert_eq!(kept.at, now);
         assert_eq!(kept.gpus_memory_usage_bytes.len(), MAX_GPUS);
         assert_eq!(kept.gpus_util_percent.len(), MAX_GPUS);
+        assert_eq!(
+            (kept.network_receive_bytes, kept.network_transmit_bytes),
+            (Some(5), None)
+        );
         let before = Metrics {
             timestamp_micro: now.as_micros() - 1,
             ..metrics

@@ -3,13 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dstack_compute::{Backend, ComputeError, Owned, OwnedKind, OwnedMark};
+use dstack_compute::{Backend, ComputeError, Inventory, MissingRegion, Owned, OwnedKind, OwnedMark};
 use dstack_model::runs::JobProvisioningData;
 use dstack_plan::orphans::Holder;
 use dstack_store::queries::orphans::{MadeFor, MadeKey};
 use dstack_store::rows::VolumeRow;
 use dstack_store::{EngineStore, StoreError};
 use dstack_units::InstallationId;
+
+/// What a cloud lists with marks of this installation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listing {
+    /// All things of the regions that tell.
+    pub things: Vec<Listed>,
+    /// The regions that do not tell: what is there may be there still.
+    pub missing: Vec<MissingRegion>,
+}
+
+impl Listing {
+    /// Whether a thing with this key ([`Listed::key`]) could not be listed, as its region does not tell.
+    pub fn hides(&self, key: &str) -> bool {
+        let region = region_of_key(key);
+        self.missing
+            .iter()
+            .any(|missing| Some(missing.region.as_str()) == region)
+    }
+}
 
 /// One thing that a cloud lists with marks of this installation.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,6 +119,11 @@ impl Listed {
     }
 }
 
+/// The region, of what [`Listed::key`] gives.
+fn region_of_key(key: &str) -> Option<&str> {
+    key.split('|').nth(2)
+}
+
 /// The key for which something was made, of what [`Listed::key`] gives.
 pub(super) fn made_key_of(key: &str) -> Option<MadeKey> {
     key.rsplit_once('|').map(|(_, mark)| MadeKey::read(mark))
@@ -115,18 +139,19 @@ fn made_key(mark: OwnedMark) -> MadeKey {
 /// All that a backend lists of this installation within `limit`, with the rows for which it was made.
 ///
 /// # Errors
-/// The cloud does not tell all of it, or the rows cannot be read: nothing is concluded from what is missing.
+/// The cloud does not tell anything, or the rows cannot be read: nothing is concluded from what is missing.
 pub async fn list(
     store: &dyn EngineStore,
     installation: InstallationId,
     backend: &dyn Backend,
     limit: Duration,
-) -> Result<Vec<Listed>, ListError> {
+) -> Result<Listing, ListError> {
     let late = || ComputeError::Unclear(format!("no answer within {} s", limit.as_secs()));
-    let inventory = tokio::time::timeout(limit, backend.inventory()).await;
-    let mut inventory = inventory.unwrap_or_else(|_| Err(late()))?;
-    inventory.retain(|owned| owned.mark.is_of(installation));
-    Ok(with_rows(store, backend, inventory.clone(), &inventory).await?)
+    let inventory = tokio::time::timeout(limit, backend.inventory_by_region()).await;
+    let Inventory { mut owned, missing } = inventory.unwrap_or_else(|_| Err(late()))?;
+    owned.retain(|owned| owned.mark.is_of(installation));
+    let things = with_rows(store, backend, owned.clone(), &owned).await?;
+    Ok(Listing { things, missing })
 }
 
 /// The things with their rows as they are now; `all` is what was listed with them. A row is written before anything is made for it:

@@ -38,6 +38,7 @@ fn core(dir: &Path) -> Core {
         notices: Vec::new(),
         token: Some("s3cret".into()),
         spool_limit: 1 << 20,
+        own_network: false,
         passwd: Passwd::system(),
         inherited_env: Vec::new(),
     };

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dstack_compute::{Account, Backend, ComputeError};
-use dstack_engine::orphans::{ListError, Listed, list as list_owned};
+use dstack_compute::{Account, Backend, ComputeError, MissingRegion};
+use dstack_engine::orphans::{ListError, Listed, Listing, list as list_owned};
 use dstack_model::decode::decode_strict;
 use dstack_model::diagnosis::{
     AccountInventory, DiagnosisCheck, Finding, ListAccountRequest, ListAccountResponse, OwnedState,
@@ -38,7 +38,7 @@ struct Look<'a> {
 
 /// What an account says, each within its time.
 struct Answers {
-    listed: std::result::Result<Vec<Listed>, ListError>,
+    listed: std::result::Result<Listing, ListError>,
     /// That it does not say what it offers.
     offers: Option<ComputeError>,
 }
@@ -64,6 +64,12 @@ impl<'a> Look<'a> {
             deadline,
             slots: &state.control.doctor.accounts,
         })
+    }
+
+    /// What was reported of an account.
+    fn reported(&self, account: &Account) -> impl Iterator<Item = &OrphanRow> {
+        let rows = self.remembered.iter();
+        rows.filter(|row| row.account == account.id && row.sighting.is_reported)
     }
 
     /// How long one of so many accounts may take: some that hang leave time for the others.
@@ -97,11 +103,7 @@ impl<'a> Look<'a> {
         Answers { listed, offers }
     }
 
-    async fn list(
-        &self,
-        backend: &dyn Backend,
-        until: Instant,
-    ) -> std::result::Result<Vec<Listed>, ListError> {
+    async fn list(&self, backend: &dyn Backend, until: Instant) -> std::result::Result<Listing, ListError> {
         // Reading the rows takes time as well: what counts is when both are there.
         let no_limit = self.deadline.limit * 2;
         let listed = list_owned(&self.store, self.installation, backend, no_limit);
@@ -145,12 +147,18 @@ async fn look_at(look: &Look<'_>, account: &Account, accounts: usize) -> Vec<Fin
     let Answers { listed, offers } = look.ask(account, Ask::InventoryAndOffers, accounts).await;
     let mut found: Vec<Finding> = match listed {
         Ok(listed) => {
-            let orphans = listed.iter().filter_map(|thing| orphan(look, account, thing));
-            orphans.collect()
+            let things = listed.things.iter();
+            let orphans = things.filter_map(|thing| orphan(look, account, thing));
+            let hidden = look.reported(account).filter(|row| listed.hides(&row.key));
+            let hidden = hidden.map(|row| remembered(look, account, row));
+            let missing = listed
+                .missing
+                .iter()
+                .filter_map(|one| region_failed(account, one));
+            orphans.chain(hidden).chain(missing).collect()
         }
         Err(error) => {
-            let known = look.remembered.iter();
-            let known = known.filter(|row| row.account == account.id && row.sighting.is_reported);
+            let known = look.reported(account);
             let known = known.map(|row| remembered(look, account, row));
             let failed = match error {
                 ListError::Cloud(error) => failed(account, &error),
@@ -247,6 +255,18 @@ async fn no_offers(backend: &dyn Backend, until: Instant) -> Option<ComputeError
     asked.unwrap_or_else(|_| Err(late())).err()
 }
 
+/// A region that does not tell what it has; `None`: nobody expects it to.
+fn region_failed(account: &Account, missing: &MissingRegion) -> Option<Finding> {
+    let finding = failed(account, missing.error.as_ref()?);
+    Some(Finding {
+        problem: format!(
+            "The region {} does not tell what it has: {}",
+            missing.region, finding.problem
+        ),
+        ..finding
+    })
+}
+
 fn failed(account: &Account, error: &ComputeError) -> Finding {
     let remedy = match error {
         ComputeError::Credentials(_) => {
@@ -316,7 +336,10 @@ pub(super) async fn list(
 async fn inventory(look: &Look<'_>, account: &Account, accounts: usize) -> AccountInventory {
     let Answers { listed, .. } = look.ask(account, Ask::Inventory, accounts).await;
     let (mut things, error) = match listed {
-        Ok(listed) => (listed.into_iter().map(thing).collect(), None),
+        Ok(listed) => {
+            let error = without(&listed.missing);
+            (listed.things.into_iter().map(thing).collect(), error)
+        }
         Err(error) => (Vec::new(), Some(chain(&error).to_string())),
     };
     things.sort_by(|a: &OwnedThing, b: &OwnedThing| {
@@ -329,6 +352,19 @@ async fn inventory(look: &Look<'_>, account: &Account, accounts: usize) -> Accou
         price_per_hour: things.iter().filter_map(|thing| thing.price_per_hour).sum(),
         things,
     }
+}
+
+/// Which regions do not tell what they have, and why; `None`: all that should, do.
+fn without(missing: &[MissingRegion]) -> Option<String> {
+    let told = missing.iter().filter_map(|one| {
+        let error = one.error.as_ref()?;
+        Some(format!(
+            "the region {} does not tell what it has: {error}",
+            one.region
+        ))
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 fn thing(listed: Listed) -> OwnedThing {

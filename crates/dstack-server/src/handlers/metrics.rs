@@ -97,6 +97,7 @@ fn metrics(points: &[MetricsPoint], resources: Option<&Resources>) -> Vec<Metric
             resources.memory_mib.saturating_mul(1024 * 1024),
         ));
     }
+    found.extend(network(points));
     let gpus = shown
         .first()
         .map_or(0, |point| point.gpus_memory_usage_bytes.len());
@@ -129,6 +130,40 @@ fn metrics(points: &[MetricsPoint], resources: Option<&Resources>) -> Vec<Metric
     found
 }
 
+/// What went through the job's own network between two points each. Points without that are left out, and so are those before which
+/// its counters began anew; a metric without points as well.
+fn network(points: &[MetricsPoint]) -> impl Iterator<Item = Metric> {
+    let received: Bytes = |point| point.network_receive_bytes;
+    let sent: Bytes = |point| point.network_transmit_bytes;
+    let both = [
+        ("network_receive_bytes_per_second", received),
+        ("network_transmit_bytes_per_second", sent),
+    ];
+    both.into_iter().filter_map(|(name, bytes)| {
+        let rates = points.windows(2).filter_map(|pair| rate(pair, bytes));
+        let (timestamps, values): (Vec<Time>, Vec<Value>) = rates.unzip();
+        (!values.is_empty()).then(|| Metric {
+            name: name.to_owned(),
+            timestamps,
+            values,
+        })
+    })
+}
+
+type Bytes = fn(&MetricsPoint) -> Option<i64>;
+
+/// Bytes a second between two points, newest first, and when; whole ones.
+fn rate(pair: &[MetricsPoint], bytes: Bytes) -> Option<(Time, Value)> {
+    let [newer, older] = pair else { return None };
+    let elapsed = i128::from(newer.at.as_micros()) - i128::from(older.at.as_micros());
+    let passed = i128::from(bytes(newer)?) - i128::from(bytes(older)?);
+    if elapsed <= 0 || passed < 0 {
+        return None;
+    }
+    let rate = passed * 1_000_000 / elapsed;
+    Some((newer.at, json!(i64::try_from(rate).unwrap_or(i64::MAX))))
+}
+
 /// Percent of one CPU between two points, newest first; rounded as Python rounds.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // percents
 fn cpu_percent(pair: &[MetricsPoint]) -> i64 {
@@ -151,8 +186,7 @@ mod tests {
             cpu_usage_micro: cpu,
             memory_usage_bytes: 1,
             memory_working_set_bytes: 1,
-            gpus_memory_usage_bytes: vec![],
-            gpus_util_percent: vec![],
+            ..MetricsPoint::default()
         }
     }
 
@@ -163,6 +197,52 @@ mod tests {
         assert_eq!(second(996_000), 100);
         assert_eq!((second(5_000), second(15_000)), (0, 2));
         assert_eq!(cpu_percent(&[point(5, 5), point(5, 0)]), 0);
+    }
+
+    fn with_network(second: i64, received: Option<i64>, sent: Option<i64>) -> MetricsPoint {
+        MetricsPoint {
+            network_receive_bytes: received,
+            network_transmit_bytes: sent,
+            ..point(second * 1_000_000, 0)
+        }
+    }
+
+    /// Seconds and rates of each metric, newest first.
+    fn network_metrics(points: &[MetricsPoint]) -> Vec<(String, Vec<(i64, Value)>)> {
+        let all = metrics(points, None).into_iter();
+        let all = all.filter(|metric| metric.name.starts_with("network"));
+        all.map(|metric| {
+            let seconds = metric.timestamps.iter().map(|at| at.as_micros() / 1_000_000);
+            (metric.name, seconds.zip(metric.values).collect())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn the_network_is_told_in_bytes_a_second_where_it_is_the_jobs_own() {
+        let points = [
+            with_network(40, Some(700), Some(i64::MAX)),
+            with_network(30, Some(500), Some(0)),
+            // The counters began anew.
+            with_network(20, Some(9_000), Some(4_000)),
+            with_network(10, Some(1_001), Some(4_000)),
+            with_network(0, None, Some(0)),
+        ];
+        let expected = [
+            (
+                "network_receive_bytes_per_second".to_owned(),
+                vec![(40, json!(20)), (20, json!(799))],
+            ),
+            (
+                "network_transmit_bytes_per_second".to_owned(),
+                vec![(40, json!(i64::MAX / 10)), (20, json!(0)), (10, json!(400))],
+            ),
+        ];
+        assert_eq!(network_metrics(&points), expected);
+        let none = [with_network(20, None, None), with_network(10, None, None)];
+        assert_eq!(network_metrics(&none), []);
+        let at_once = [with_network(10, Some(2), None), with_network(10, Some(1), None)];
+        assert_eq!(network_metrics(&at_once), []);
     }
 
     fn with_gpus(at: i64, used: &[i64]) -> MetricsPoint {

@@ -57,6 +57,9 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let logs = log_store::open(&settings, &options.clock).await;
     let data = Data::new(database, encryption, bucket, logs, options.clock, options.random);
     let data = Arc::new(data);
+    let installation = data.database.installation(data.random.uuid().into()).await?;
+    // Nobody else sets it.
+    options.installation.set(installation).ok();
     let logins = Logins::new(&config.logins(), settings.login_patience());
     let auth = Auth::new(&data, settings.failed_logins(), logins, config.permissions());
     let runs = Arc::default();
@@ -81,6 +84,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
         jobs: JobMaker::new(&data, options.images, &edge.settings),
         backends: Arc::clone(&backends) as _,
         project: first.project.clone(),
+        installation,
     };
     let start_engine = options
         .start_engine

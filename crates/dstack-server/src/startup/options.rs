@@ -5,7 +5,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dstack_compute::{Backends, Registry};
 use dstack_engine::Identity;
@@ -15,6 +15,7 @@ use dstack_store::queries::projects::ProjectRow;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, SystemClock};
 use dstack_telemetry::Telemetry;
+use dstack_units::InstallationId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,8 @@ pub struct EngineContext {
     pub services: ServiceRoutes,
     /// The project that the server's own machine belongs to.
     pub project: ProjectRow,
+    /// All servers on this database.
+    pub installation: InstallationId,
 }
 
 /// Called once when the server stops.
@@ -81,6 +84,8 @@ pub struct ServerOptions {
     pub workers: Option<Handle>,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
+    /// Told which installation this server is of, once the database is open.
+    pub installation: Arc<OnceLock<InstallationId>>,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
     /// Makes prompts of chat templates.
@@ -114,6 +119,7 @@ impl ServerOptions {
             start_engine: None,
             workers: None,
             registry: Registry::default(),
+            installation: Arc::default(),
             images: Arc::new(UnknownImages),
             prompts: Renderer::new("", []),
             telemetry: Telemetry::default(),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::{
-    Account, AccountProject, Backend, BackendKind, Backends, ComputeError, Marks, Owned, OwnedKind,
-    OwnedMark, Removal,
+    Account, AccountProject, Backend, BackendKind, Backends, ComputeError, Inventory, Marks, MissingRegion,
+    Owned, OwnedKind, OwnedMark, Removal,
 };
 use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceTerminationReason;
@@ -42,6 +42,7 @@ fn minutes(count: u64) -> Duration {
 #[derive(Debug)]
 struct Cloud {
     inventory: Locked<Result<Vec<Owned>, ComputeError>>,
+    missing: Locked<Vec<MissingRegion>>,
     offers: Locked<Result<(), ComputeError>>,
     hangs: AtomicBool,
     asked: AtomicUsize,
@@ -62,6 +63,7 @@ impl Cloud {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             inventory: Locked::new(Ok(Vec::new())),
+            missing: Locked::new(Vec::new()),
             offers: Locked::new(Ok(())),
             hangs: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
@@ -105,6 +107,12 @@ impl Backend for Cloud {
             pending::<()>().await;
         }
         self.inventory.lock().clone()
+    }
+
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
+        let owned = self.inventory().await?;
+        let missing = self.missing.lock().clone();
+        Ok(Inventory { owned, missing })
     }
 
     async fn remove_owned(&self, _: &Owned) -> Result<Removal, ComputeError> {
@@ -353,12 +361,9 @@ async fn orphans_are_found_by_what_the_cloud_lists_now() {
     );
 }
 
-#[tokio::test]
-async fn a_cloud_that_fails_is_found_with_what_the_last_sweep_saw() {
-    let cloud = Cloud::new();
-    let (server, _) = server(&cloud).await;
-    let now = now(&server);
-    let row = |key: &str, account: &str, is_reported| OrphanRow {
+/// Of one that belongs to nobody, as a sweep wrote it down.
+fn orphan_row(now: Time, key: &str, account: &str, is_reported: bool) -> OrphanRow {
+    OrphanRow {
         key: key.to_owned(),
         account: account.to_owned(),
         description: format!("machine {key}"),
@@ -368,7 +373,61 @@ async fn a_cloud_that_fails_is_found_with_what_the_last_sweep_saw() {
             is_reported,
             is_ending: false,
         },
+    }
+}
+
+/// The others are looked at; what was seen in it is told, as when nothing is known of the whole account.
+#[tokio::test]
+async fn a_region_that_does_not_tell_is_found_and_hides_no_other() {
+    let cloud = Cloud::new();
+    let (server, _) = server(&cloud).await;
+    let now = now(&server);
+    for (region, is_reported) in [("EU-1", true), ("EU-2", true), ("EU-3", true), ("EU-3", false)] {
+        let key = format!("runpod|machine|{region}|{is_reported}|key");
+        remember(&server, orphan_row(now, &key, "account", is_reported)).await;
+    }
+    cloud.lists(vec![
+        owned(&server, OwnedKind::Machine, "lost", Uuid::from_u128(77), false).await,
+    ]);
+    let missing = |region: &str, error: Option<&str>| MissingRegion {
+        region: region.to_owned(),
+        error: error.map(|text| ComputeError::Unclear(text.to_owned())),
     };
+    *cloud.missing.lock() = vec![missing("EU-2", None), missing("EU-3", Some("503"))];
+    let backend = "backend runpod";
+    assert_found(
+        &findings(&server).await,
+        &[
+            ("backends", backend, "The region EU-3 does not tell what it has:"),
+            ("orphans", backend, "machine lost (dstack-lost-"),
+            (
+                "orphans",
+                backend,
+                "machine runpod|machine|EU-2|true|key, as it was listed last",
+            ),
+            (
+                "orphans",
+                backend,
+                "machine runpod|machine|EU-3|true|key, as it was listed last",
+            ),
+        ],
+    );
+    let answer = server
+        .post(ADMIN, ACCOUNT, json!({"backend": "runpod"}))
+        .await
+        .ok();
+    let account = &answer["accounts"][0];
+    assert_eq!(account["things"][0]["id"], "lost");
+    let error = account["error"].as_str().unwrap();
+    assert!(error.contains("EU-3") && !error.contains("EU-2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_cloud_that_fails_is_found_with_what_the_last_sweep_saw() {
+    let cloud = Cloud::new();
+    let (server, _) = server(&cloud).await;
+    let now = now(&server);
+    let row = |key: &str, account: &str, is_reported| orphan_row(now, key, account, is_reported);
     remember(&server, row("lost", "account", true)).await;
     remember(&server, row("new", "account", false)).await;
     remember(&server, row("of another", "another", true)).await;

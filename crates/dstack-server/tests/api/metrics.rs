@@ -72,6 +72,7 @@ pub(super) async fn measured(server: &Server, job: &JobRow, at: i64, cpu_usage_m
         memory_working_set_bytes: 1,
         gpus_memory_usage_bytes: vec![1],
         gpus_util_percent: vec![1],
+        ..MetricsPoint::default()
     };
     server
         .state
@@ -120,6 +121,45 @@ async fn each_job_has_its_latest_numbers() {
         let line = line("dstack_job_cpu_count", job).unwrap();
         assert!(line.contains(&format!("dstack_run_name=\"{run}\"")), "{line}");
     }
+}
+
+/// What is measured of the network of one job only is told of that one.
+#[tokio::test]
+async fn what_goes_through_the_network_of_a_job_is_told_as_a_rate() {
+    let server = TestServer::new().start().await;
+    let jobs = running(&server, &["first"]).await;
+    let store = server.state.data.store();
+    for (job, second, received) in [
+        (&jobs[0], 1, Some(1_000)),
+        (&jobs[0], 2, Some(5_000_000_000)),
+        (&jobs[0], 3, Some(10)),
+        (&jobs[1], 1, None),
+        (&jobs[1], 2, None),
+    ] {
+        let point = MetricsPoint {
+            at: Time::from_millis(second * 1000),
+            network_receive_bytes: received,
+            network_transmit_bytes: received.map(|bytes| bytes / 2),
+            ..MetricsPoint::default()
+        };
+        store.add_metrics(job.id, point).await.unwrap();
+    }
+    let network = async |job_num: i64| {
+        let path = format!("/api/project/main/metrics/job/first?limit=10&job_num={job_num}");
+        let answer = server.send(request("GET", &path, Some(ADMIN), None)).await.ok();
+        let mut all = answer["metrics"].as_array().unwrap().clone();
+        all.retain(|metric| metric["name"].as_str().unwrap().starts_with("network"));
+        all
+    };
+    let at = json!(["1970-01-01T00:00:02Z"]);
+    assert_eq!(
+        network(0).await,
+        [
+            json!({"name": "network_receive_bytes_per_second", "timestamps": at, "values": [4_999_999_000_i64]}),
+            json!({"name": "network_transmit_bytes_per_second", "timestamps": at, "values": [2_499_999_500_i64]}),
+        ]
+    );
+    assert_eq!(network(1).await, Vec::<serde_json::Value>::new());
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::entity::read_column;
 use crate::{Column, Result};
 
 /// A measured point of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MetricsPoint {
     /// When the agent measured.
     pub at: Time,
@@ -27,6 +27,10 @@ pub struct MetricsPoint {
     pub gpus_memory_usage_bytes: Vec<i64>,
     /// Utilisation of each GPU.
     pub gpus_util_percent: Vec<i64>,
+    /// Bytes received so far; `None`: not known.
+    pub network_receive_bytes: Option<i64>,
+    /// Bytes sent so far; `None`: not known.
+    pub network_transmit_bytes: Option<i64>,
 }
 
 /// What jobs used: see [`crate::Database::metrics`].
@@ -44,7 +48,7 @@ impl Metrics<'_> {
     ) -> Result<Vec<MetricsPoint>> {
         let mut query = Select::new(
             "SELECT timestamp_micro, cpu_usage_micro, memory_usage_bytes, memory_working_set_bytes, \
-             gpus_memory_usage_bytes, gpus_util_percent FROM job_metrics_points",
+             gpus_memory_usage_bytes, gpus_util_percent, network_receive_bytes, network_transmit_bytes FROM job_metrics_points",
         );
         let job = query.bind(job);
         query.filter(format_args!("job_id = {job}"));
@@ -71,6 +75,8 @@ fn read_point(row: &AnyRow) -> Result<MetricsPoint> {
         memory_working_set_bytes: row.try_get(3)?,
         gpus_memory_usage_bytes: list(row.try_get(4)?),
         gpus_util_percent: list(row.try_get(5)?),
+        network_receive_bytes: row.try_get(6)?,
+        network_transmit_bytes: row.try_get(7)?,
     })
 }
 
@@ -80,7 +86,7 @@ impl Metrics<'_> {
         // One look into the index for each job, however many points it has.
         let mut query = Select::new(
             "SELECT p.timestamp_micro, p.cpu_usage_micro, p.memory_usage_bytes, p.memory_working_set_bytes, \
-             p.gpus_memory_usage_bytes, p.gpus_util_percent, p.job_id FROM jobs j JOIN job_metrics_points p \
+             p.gpus_memory_usage_bytes, p.gpus_util_percent, p.network_receive_bytes, p.network_transmit_bytes, p.job_id FROM jobs j JOIN job_metrics_points p \
              ON p.job_id = j.id AND p.timestamp_micro = \
              (SELECT MAX(m.timestamp_micro) FROM job_metrics_points m WHERE m.job_id = j.id)",
         );
@@ -88,7 +94,7 @@ impl Metrics<'_> {
         query.filter(format_args!("j.id IN {list}"));
         let point = |row: &AnyRow| {
             Ok((
-                read_column(row, 6, "job_metrics_points", "job_id")?,
+                read_column(row, 8, "job_metrics_points", "job_id")?,
                 read_point(row)?,
             ))
         };
@@ -101,8 +107,8 @@ pub async fn add(tx: &mut Tx, job: JobId, point: &MetricsPoint) -> Result<()> {
     let list = |values: &[i64]| serde_json::Value::from(values).to_string();
     sqlx::query(
         "INSERT INTO job_metrics_points (job_id, timestamp_micro, cpu_usage_micro, memory_usage_bytes, \
-         memory_working_set_bytes, gpus_memory_usage_bytes, gpus_util_percent) VALUES ($1, $2, $3, $4, $5, $6, $7) \
-         ON CONFLICT DO NOTHING",
+         memory_working_set_bytes, gpus_memory_usage_bytes, gpus_util_percent, network_receive_bytes, network_transmit_bytes) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
     )
     .bind(job.to_string())
     .bind(point.at.as_micros())
@@ -111,6 +117,8 @@ pub async fn add(tx: &mut Tx, job: JobId, point: &MetricsPoint) -> Result<()> {
     .bind(point.memory_working_set_bytes)
     .bind(list(&point.gpus_memory_usage_bytes))
     .bind(list(&point.gpus_util_percent))
+    .bind(point.network_receive_bytes)
+    .bind(point.network_transmit_bytes)
     .execute(&mut *tx)
     .await?;
     Ok(())

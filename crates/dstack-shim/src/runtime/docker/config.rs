@@ -8,6 +8,7 @@ use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, HostConfig, Mount, MountType, PortBinding, PortMap,
     ResourcesUlimits,
 };
+use dstack_agent_api::runner::OWN_NETWORK_VARIABLE;
 use dstack_agent_api::shim::{NetworkMode, TaskConfig};
 use dstack_units::quoting::shell_line;
 
@@ -80,12 +81,15 @@ pub fn container(
     devices: &HostDevices,
 ) -> ContainerCreateBody {
     let (entrypoint, cmd) = command(spec.config, settings, runner);
-    // The original runner asks for no token, and would pass the variable on to the job.
-    let token = token_variable(spec.config).filter(|_| runner == RunnerKind::ServesSsh);
+    // The original runner asks for neither, and would pass the variables on to the job.
+    let is_ours = runner == RunnerKind::ServesSsh;
+    let token = token_variable(spec.config).filter(|_| is_ours);
+    let own_network = own_network_variable(spec.config).filter(|_| is_ours);
     let mut env: Vec<String> = settings
         .pass_env
         .iter()
         .chain(&token)
+        .chain(&own_network)
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
     env.extend(
@@ -116,6 +120,12 @@ pub fn container(
         host_config: Some(host),
         ..ContainerCreateBody::default()
     }
+}
+
+/// What tells the runner that it sees a network of the job's own.
+fn own_network_variable(config: &TaskConfig) -> Option<(String, String)> {
+    let is_own = config.network_mode == NetworkMode::Bridge;
+    is_own.then(|| (OWN_NETWORK_VARIABLE.to_owned(), "1".to_owned()))
 }
 
 fn host_config(spec: &Spec<'_>, settings: &DockerSettings) -> HostConfig {

@@ -99,6 +99,31 @@ fn the_runner_is_told_its_token_by_a_variable_unless_it_is_an_original_one() {
     );
 }
 
+/// In the host's network, the runner would show the host's traffic as the job's.
+#[test]
+fn the_runner_is_told_when_the_network_is_the_jobs_own() {
+    let env = |network_mode, runner| {
+        let config = TaskConfig {
+            network_mode,
+            ..config()
+        };
+        let spec = Spec {
+            config: &config,
+            name: "x",
+            dir: Path::new("/x"),
+            gpus: &[],
+            display: true,
+        };
+        let body = container(&spec, &settings(Vendor::None), runner, &HostDevices::default());
+        body.env.unwrap()
+    };
+    let plain = ["http_proxy=http://proxy"];
+    let told = ["http_proxy=http://proxy", "DSTACK_RUNNER_OWN_NETWORK=1"];
+    assert_eq!(env(NetworkMode::Bridge, RunnerKind::ServesSsh), told);
+    assert_eq!(env(NetworkMode::Host, RunnerKind::ServesSsh), plain);
+    assert_eq!(env(NetworkMode::Bridge, RunnerKind::NeedsSshd), plain);
+}
+
 #[test]
 fn limits_mounts_and_network() {
     let config = TaskConfig {
