@@ -128,7 +128,7 @@ function options(chart: Chart, width: number): uPlot.Options {
     legend: { show: chart.series.length > 1 },
     cursor: { y: false },
     scales: { y: { range: (_, __, max) => [0, Math.max(top ?? 1, max)] } },
-    axes: [{ ...axis, space: 80, values: (_, splits) => splits.map((seconds) => clock(new Date(seconds * 1000).toISOString())) }, { ...axis, size: chart.unit === "bytes/s" ? 80 : 64, values: (_, splits) => splits.map((value) => shownValue(chart, value)) }],
+    axes: [{ ...axis, space: 80, values: (_, splits) => splits.map((seconds) => clock(new Date(seconds * 1000).toISOString())) }, { ...axis, size: chart.unit === "bytes a second" ? 80 : 64, values: (_, splits) => splits.map((value) => shownValue(chart, value)) }],
     series: [
       {},
       ...chart.series.map((series, at) => ({
