@@ -72,6 +72,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/changes/follow": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What changes from now on, as server-sent events (`text/event-stream`): `hello` at first, `changes` with what is to be read again, `reset` where that is everything. Goes on after the id in `Last-Event-ID`. Not part of dstack 0.22.5's API. */
+        get: operations["changes_follow"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/auth/list_providers": {
         parameters: {
             query?: never;
@@ -1067,6 +1084,23 @@ export interface paths {
         };
         /** Resource use of a job. */
         get: operations["metrics_job"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/project/{project_name}/metrics/service/{run_name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was counted of the requests to a service. Not part of dstack 0.22.5's API. */
+        get: operations["metrics_service"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2995,6 +3029,31 @@ export interface components {
             gives: string;
             /** @description Dollars an hour. */
             price: number;
+        };
+        /**
+         * Changed
+         * @description Something that has changed, and is to be read again.
+         */
+        Changed: {
+            /**
+             * @description What it is.
+             * @enum {string}
+             */
+            kind: "run" | "instance" | "fleet" | "volume" | "gateway" | "project" | "user" | "event" | "logs";
+            /** @description Which one; of output, the id of the run; `null` of events. */
+            id: string | null;
+            /** @description The project that it belongs to; `null` of users. */
+            project_id: string | null;
+            /** @description The fleet of an instance. */
+            fleet_id: string | null;
+        };
+        /**
+         * Changes
+         * @description The data of an event `changes` of the stream.
+         */
+        Changes: {
+            /** @description All that changed since the last one; each once. */
+            changes: components["schemas"]["Changed"][];
         };
         /**
          * CheckDone
@@ -7177,6 +7236,18 @@ export interface components {
             /** @description For what it was made, such as `instance train-0`, if that is known. */
             made_for: string | null;
         };
+        /**
+         * Percentiles
+         * @description What so many percent of the times are below, in seconds, as exactly as the buckets that are counted allow; `null`: there were none.
+         */
+        Percentiles: {
+            /** @description Half of them. */
+            p50: number | null;
+            /** @description 95 percent. */
+            p95: number | null;
+            /** @description 99 percent. */
+            p99: number | null;
+        };
         PlainError: {
             detail: string;
         };
@@ -8676,6 +8747,34 @@ export interface components {
             backend_options: components["schemas"]["VastAiProfileOptions-Output"][] | null;
         };
         /**
+         * ServiceMetrics
+         * @description What was counted of the requests to a service since whoever passes them on was started: by the server that is asked, and by the gateways that answer it. Not part of dstack 0.22.5's API.
+         */
+        ServiceMetrics: {
+            /** @description Requests that came within the last 60 seconds; `null`: somebody has not said so lately, or was just started. */
+            requests_last_minute: number | null;
+            /** @description Requests under way. */
+            requests_in_flight: number;
+            /** @description Connections that were upgraded, and are closed. */
+            responses_1xx: number;
+            /** @description Requests that succeeded. */
+            responses_2xx: number;
+            /** @description Requests that were sent elsewhere. */
+            responses_3xx: number;
+            /** @description Requests that were refused, or whose client went before the answer. */
+            responses_4xx: number;
+            /** @description Requests that failed. */
+            responses_5xx: number;
+            /** @description Time until the head of the answer. */
+            response_head_seconds: components["schemas"]["Percentiles"];
+            /** @description Time until the end of the answer. */
+            request_duration_seconds: components["schemas"]["Percentiles"];
+            /** @description Tokens of what the service's model was asked, as far as it says so. */
+            prompt_tokens: number;
+            /** @description Tokens of what it answered. */
+            completion_tokens: number;
+        };
+        /**
          * ServiceModelSpec
          * @description The model that a service serves.
          */
@@ -10071,6 +10170,84 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PlainError"];
+                };
+            };
+            /** @description The request is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationError"];
+                };
+            };
+            /** @description Too many requests: see `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+            /** @description Busy: see `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+        };
+    };
+    changes_follow: {
+        parameters: {
+            query?: {
+                project_name?: string | null;
+                run_id?: string | null;
+                fleet_id?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Changes"];
+                };
+            };
+            /** @description Refused: by what is asked for, or the client's version */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BadRequest"];
+                };
+            };
+            /** @description No token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotAuthenticated"];
+                };
+            };
+            /** @description The token is not known, or may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccessDenied"];
                 };
             };
             /** @description The request is not valid */
@@ -15753,6 +15930,83 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ValidationError"];
+                };
+            };
+            /** @description Too many requests: see `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+            /** @description Busy: see `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+        };
+    };
+    metrics_service: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_name: string;
+                run_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ServiceMetrics"];
+                };
+            };
+            /** @description Refused: by what is asked for, or the client's version */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BadRequest"];
+                };
+            };
+            /** @description No token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotAuthenticated"];
+                };
+            };
+            /** @description The token is not known, or may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccessDenied"];
+                };
+            };
+            /** @description There is no such project */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectNotFound"];
                 };
             };
             /** @description Too many requests: see `Retry-After` */

@@ -17,7 +17,6 @@ export function charts(metrics: Metric[]): Chart[] {
   const named = new Map(metrics.map((metric) => [metric.name, metric]));
   const numbers = (name: string) => oldestFirst(named.get(name)?.values ?? []).map((value) => (typeof value === "number" ? value : null));
   const times = oldestFirst(named.get("cpu_usage_percent")?.timestamps ?? metrics[0]?.timestamps ?? []).map((time) => Date.parse(time) / 1000);
-  /** Numbers at the times of the others: of what is measured between two times, the first has none. */
   const latest = (name: string) => numbers(name).at(-1) ?? null;
   if (times.length === 0) return [];
   const cpus = latest("cpus_detected_num") ?? 1;
