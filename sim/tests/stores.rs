@@ -497,7 +497,9 @@ async fn what_is_written_is_told_and_what_is_refused_is_not() {
             random: random.clone(),
         };
         let (run, submitted) = builder.run("train", &json!({}), NOW).unwrap();
-        people(&database, &builder, &[run.user_id.to_string()]).await;
+        let (other_run, other) = builder.run("other", &json!({}), NOW).unwrap();
+        let users = [run.user_id.to_string(), other_run.user_id.to_string()];
+        people(&database, &builder, &users).await;
         let heard = Arc::new(Heard::default());
         database.observe(Arc::clone(&heard) as _);
         let told = || std::mem::take(&mut *heard.0.lock().unwrap());
@@ -507,7 +509,6 @@ async fn what_is_written_is_told_and_what_is_refused_is_not() {
         assert_eq!(told(), [BTreeSet::from([of_run])], "the run and its job are one");
         // Of two that are written together, the one that comes too late is refused.
         let current = store.run(run.id).await.unwrap().unwrap().run;
-        let (_, other) = builder.run("other", &json!({}), NOW).unwrap();
         let stale = Commit::unchecked(vec![Put::Run(current.clone())], Vec::new());
         let fresh = Commit::unchecked(vec![Put::Run(current)], Vec::new());
         let (first, second, third) =

@@ -20,10 +20,13 @@ const SET_MEMBERS: &str = "/api/projects/main/set_members";
 /// Long enough for a busy machine: nothing takes so long that works.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that tells of changes until `stop`.
+/// A server that tells of changes until `stop`, and hears of those of others where there may be some.
 async fn telling(server: Server) -> (Server, CancellationToken) {
     let stop = CancellationToken::new();
+    let mut early = Stream::of(&server, ADMIN, "").await;
     tell(&server, &stop);
+    // Once it hears, it says that anything may have changed before.
+    while server.state.data.database.is_shared() && early.next().await.unwrap().event != "reset" {}
     (server, stop)
 }
 
@@ -234,6 +237,11 @@ async fn a_stream_ends_when_its_token_expires() {
     let token = made["token"].as_str().unwrap();
     let mut stream = Stream::of(&server, token, "").await;
     clock.advance(61);
+    // Time does not stand still for a database outside of this process: there it takes its fifteen seconds.
+    if on_postgres() {
+        while stream.next().await.is_some() {}
+        return;
+    }
     // It is looked at now and then, however much happens.
     let seen = server.user("ann").await;
     let busy = async {
@@ -308,15 +316,6 @@ async fn what_another_server_writes_is_told_as_well() {
     let (server, _stop) = telling(Server::new().await).await;
     let (other, _other_stop) = telling(server.elsewhere().await).await;
     let mut stream = Stream::of(&other, ADMIN, "").await;
-    // Nobody says when it has begun to listen: what is written then, it tells.
-    let writing = async {
-        for number in 0.. {
-            submit(&server, ADMIN, "main", &format!("far-{number}")).await;
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::select! {
-        () = writing => {}
-        told = stream.until("run") => assert!(told.is_string()),
-    }
+    let run = submit(&server, ADMIN, "main", "far").await;
+    assert_eq!(stream.until("run").await, run["id"]);
 }
