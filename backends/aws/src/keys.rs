@@ -88,7 +88,7 @@ struct Kept {
 }
 
 impl RoleSessions {
-    /// None yet.
+    /// Without a session: who needs a key first asks STS for one.
     pub(crate) fn new(clock: SharedClock) -> Self {
         Self {
             clock,

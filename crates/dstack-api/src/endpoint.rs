@@ -47,6 +47,13 @@ pub struct RouteInfo {
     pub since: Option<&'static str>,
 }
 
+impl RouteInfo {
+    /// Whether it answers with server-sent events, for as long as the client stays: routes whose path ends so do.
+    pub fn is_stream(&self) -> bool {
+        self.path.ends_with("/follow")
+    }
+}
+
 /// A route with what the OpenAPI document says of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Described {

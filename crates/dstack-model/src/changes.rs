@@ -12,9 +12,9 @@ string_enum! {
     pub enum ChangedKind {
         /// A run, or one of its jobs.
         Run = "run",
-        /// An instance.
+        /// An instance; `fleet_id` says of which fleet.
         Instance = "instance",
-        /// A fleet.
+        /// A fleet itself: its configuration or its status.
         Fleet = "fleet",
         /// A volume, or where it is attached.
         Volume = "volume",

@@ -71,7 +71,7 @@ fn address(number: usize) -> Result<Ipv4Addr> {
     Ok(Ipv4Addr::new(127, 101, high, low))
 }
 
-fn new_key() -> Result<PrivateKey> {
+pub(super) fn new_key() -> Result<PrivateKey> {
     Ok(PrivateKey::random(
         &mut russh::keys::key::safe_rng(),
         Algorithm::Ed25519,

@@ -6,8 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use russh::keys::ssh_key::LineEnding;
 use serde_json::{Value, json};
 
+use super::machines::new_key;
 use super::measures::{Figure, figure, ours_only};
 use super::report::Unit;
 use super::subject::Subject;
@@ -120,7 +122,9 @@ fn apply(server: &Server, number: usize) -> Result<()> {
     let hosts: Vec<Value> = (0..HOSTS_OF_FLEET)
         .map(|host| json!(format!("10.{number}.{}.{}", host / 250, host % 250 + 1)))
         .collect();
-    let key = json!({"public": "", "private": KEY});
+    // It opens nothing: there is no SSH.
+    let key = new_key()?;
+    let key = json!({"public": key.public_key().to_openssh()?, "private": key.to_openssh(LineEnding::LF)?.as_str()});
     let ssh = json!({"user": "me", "ssh_key": key, "hosts": hosts});
     let mut configuration = json!({"type": "fleet", "name": format!("lab-{number}"), "ssh_config": ssh});
     configuration["blocks"] = json!(2);
@@ -163,13 +167,3 @@ fn until_running(server: &Server) -> Result<()> {
         Ok(youngest.then_some(()))
     })
 }
-
-/// A private key of the right form, which opens nothing.
-const KEY: &str = "\
------BEGIN OPENSSH PRIVATE KEY-----\n\
-b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW\n\
-QyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQAAAIi31J3It9Sd\n\
-yAAAAAtzc2gtZWQyNTUxOQAAACB8kJianwVrLKGw4+nV6mOTy2OGbYpytfqap2qLDRZMQQ\n\
-AAAEChazO2+rvlP6KYqQoKuAxAakHyXPrD9GCz0ehzFYv9EXyQmJqfBWssobDj6dXqY5PL\n\
-Y4ZtinK1+pqnaosNFkxBAAAAAAECAwQF\n\
------END OPENSSH PRIVATE KEY-----\n";

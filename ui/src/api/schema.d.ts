@@ -10214,13 +10214,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Success */
+            /** @description Events, whose data is of this shape, or `{}` */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Changes"];
+                    "text/event-stream": components["schemas"]["Changes"];
                 };
             };
             /** @description Refused: by what is asked for, or the client's version */

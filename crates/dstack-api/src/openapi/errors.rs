@@ -10,11 +10,18 @@ const SLOW: &str = "The body did not arrive in time";
 /// All answers of a route.
 pub(super) fn responses(route: &RouteInfo, success: Value) -> Value {
     let mut responses = Map::new();
+    let succeeds = match route.is_stream() {
+        true => json!({
+            "description": "Events, whose data is of this shape, or `{}`",
+            "content": {"text/event-stream": {"schema": success}},
+        }),
+        false => json!({"description": "Success", "content": json_content(success)}),
+    };
+    responses.insert("200".to_owned(), succeeds);
     let mut add = |status: &str, description: &str, schema: Value| {
         let response = json!({"description": description, "content": json_content(schema)});
         responses.insert(status.to_owned(), response);
     };
-    add("200", "Success", success);
     add(
         "400",
         "Refused: by what is asked for, or the client's version",
