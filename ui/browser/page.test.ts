@@ -1,89 +1,32 @@
 /** The page in Debian's Chromium, against the built server with a runner on this machine. */
 
-import { mkdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
 import { createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
-import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
+import type { Page } from "playwright-core";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
-import { ADMIN, freePort, needed, Server } from "./server";
+import { ADMIN, freePort, Server } from "./server";
+import { button, faultsOf, heading, type Look, quiet, shoot, Visitors } from "./visitor";
 
 let server: Server;
 /** Another one, which is a cloud to the first. */
 let cloud: Server;
-let browser: Browser;
-const shots = needed("DSTACK_TEST_SHOTS");
-const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
-const contexts: BrowserContext[] = [];
-/** What the browser complained of: refusals of the content policy, failed scripts. */
-let complaints: string[] = [];
-/** What was run that was meant to be text. */
-let hacks: unknown[] = [];
+let visitors: Visitors;
 
 beforeAll(async () => {
-  mkdirSync(shots, { recursive: true });
-  [server, cloud, browser] = await Promise.all([Server.start(), Server.start(), chromium.launch({ executablePath: needed("DSTACK_TEST_CHROMIUM"), args: ["--no-sandbox"] })]);
+  [server, cloud, visitors] = await Promise.all([Server.start(), Server.start(), Visitors.come(() => server.url)]);
 });
 
 afterEach(async () => {
-  await Promise.all(contexts.splice(0).map((context) => context.close()));
-  const heard = { complaints, hacks };
-  complaints = [];
-  hacks = [];
-  expect(heard).toEqual({ complaints: [], hacks: [] });
+  expect(await visitors.leave()).toEqual({ complaints: [], hacks: [] });
 });
 
 afterAll(async () => {
-  await browser?.close();
+  await visitors?.close();
   await Promise.all([server?.stop(), cloud?.stop()]);
 });
 
-interface Look {
-  width?: number;
-  scheme?: "light" | "dark";
-  token?: string | null;
-  /** Without the content policy: what it would have stopped is done. */
-  bypassCSP?: boolean;
-}
-
-async function open(path: string, { width = 1280, scheme = "light", token = ADMIN, bypassCSP = false }: Look = {}): Promise<Page> {
-  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, bypassCSP });
-  contexts.push(context);
-  await context.exposeFunction("wasHacked", (by: unknown) => void hacks.push(by));
-  // In every document, since what was set in one is gone with it.
-  await context.addInitScript(() => {
-    const { wasHacked } = window as unknown as { wasHacked: (by: unknown) => void };
-    Object.defineProperty(window, "hacked", { set: (by: unknown) => wasHacked(by) });
-  });
-  // Only on a page that does not know any: who signs out stays so.
-  await context.addInitScript((own) => {
-    if (own !== null && localStorage.getItem("seeded") === null) localStorage.setItem("dstack.token", own);
-    localStorage.setItem("seeded", "yes");
-  }, token);
-  const page = await context.newPage();
-  page.on("pageerror", (error) => complaints.push(String(error)));
-  page.on("console", (message) => {
-    // The browser itself tells of answers with a status of refusal.
-    if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) complaints.push(message.text());
-  });
-  await page.goto(server.url + path);
-  return page;
-}
-
-/** A picture for people. The caret is left as it is: hiding it would need a style that the page's policy refuses. */
-const shoot = (page: Page, name: string) => page.screenshot({ path: join(shots, `${name}.png`), caret: "initial" });
+const open = (path: string, look?: Look): Promise<Page> => visitors.open(path, look);
 /** How long what is asked for again and again may take. */
 const PATIENCE = { timeout: 30_000 };
-const heading = (page: Page, name: string | RegExp) => page.getByRole("heading", { level: 1, name }).waitFor();
-/** Waits until the page has asked for nothing new for half a second. What it is told of changes by never ends. */
-const quiet = (page: Page) =>
-  page.evaluate(async () => {
-    const done = () => performance.getEntriesByType("resource").length;
-    for (let before = -1; before !== done(); ) {
-      before = done();
-      await new Promise((resolve) => setTimeout(resolve, 500));
-    }
-  });
-const button = (page: Page, name: string) => page.getByRole("button", { name, exact: true });
 
 test("who is not signed in signs in, and gets to where they wanted", async () => {
   const page = await open("/events?project_name=main", { token: null });
@@ -420,7 +363,7 @@ test("hostile output, secrets and configurations are text", async () => {
   await page.getByLabel("Token").fill(ADMIN);
   await page.keyboard.press("Enter");
   await heading(page, "Runs");
-  expect(hacks).toEqual([]);
+  expect(visitors.hacks).toEqual([]);
 });
 
 test("what is no text would be noticed, and the content policy stops it", async () => {
@@ -428,14 +371,14 @@ test("what is no text would be noticed, and the content policy stops it", async 
   const careless = await open("/runs", { bypassCSP: true });
   await heading(careless, "Runs");
   await write(careless);
-  await expect.poll(() => hacks, PATIENCE).toEqual([2]);
-  hacks = [];
+  await expect.poll(() => visitors.hacks, PATIENCE).toEqual([2]);
+  visitors.hacks = [];
   const careful = await open("/runs");
   await heading(careful, "Runs");
   await write(careful);
-  await expect.poll(() => complaints.filter((complaint) => complaint.includes("Content Security Policy")), PATIENCE).toHaveLength(1);
-  complaints = [];
-  expect(hacks).toEqual([]);
+  await expect.poll(() => visitors.complaints.filter((complaint) => complaint.includes("Content Security Policy")), PATIENCE).toHaveLength(1);
+  visitors.complaints = [];
+  expect(visitors.hacks).toEqual([]);
 });
 
 test("what a member may not do is not shown, and refused", async () => {
@@ -588,8 +531,8 @@ test("a page that is gone after an update of the server is loaded anew, once", a
   await page.getByRole("region", { name: "Messages" }).getByText("A part of this page cannot be fetched").waitFor();
   expect(loads).toBe(2);
   // What else fails is told to who looks after the page, too.
-  expect(complaints.every((complaint) => complaint.includes("cannot be fetched"))).toBe(true);
-  complaints = [];
+  expect(visitors.complaints.every((complaint) => complaint.includes("cannot be fetched"))).toBe(true);
+  visitors.complaints = [];
 });
 
 test("members, secrets and tokens are added and taken away", async () => {
@@ -907,11 +850,6 @@ async function routes(): Promise<string[]> {
   ];
 }
 
-interface Violation {
-  id: string;
-  nodes: { html: string; failureSummary: string }[];
-}
-
 test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $width in light and dark, and fits", { timeout: 120_000 }, async ({ width }) => {
   const all = await routes();
   const page = await open("/runs", { width });
@@ -922,37 +860,14 @@ test.each([{ width: 1440 }, { width: 360 }])("every route is accessible at $widt
     await page.locator("h1").waitFor();
     await page.getByRole("status").filter({ hasText: "Loading" }).first().waitFor({ state: "detached" });
     if (/^No such/.test(await page.locator("h1").innerText())) faults.push(`${path}: there is no such thing`);
-    const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-    if (tooWide > 0) faults.push(`${path}: ${tooWide} pixels too wide`);
-    // Scripts of the test's own: the page's policy lets none in but through the debugger.
-    await page.evaluate(axe);
     for (const scheme of ["light", "dark"] as const) {
-      await page.emulateMedia({ colorScheme: scheme });
-      for (const violation of await violations(page)) faults.push(`${path} in ${scheme}: ${violation}`);
+      for (const fault of await faultsOf(page, scheme)) faults.push(`${path} in ${scheme}: ${fault}`);
       const name = path.replace(/\?type=/, "-").split("?")[0]?.replace(/[0-9a-f]{8}-[0-9a-f-]{27}/g, "id").replaceAll("/", "_").slice(1);
       await shoot(page, `${name}-${width}-${scheme}`);
     }
   }
   expect(faults).toEqual([]);
 });
-
-/** What is wrong with a page as it is: too wide, or not accessible. */
-async function faultsOf(page: Page, scheme: "light" | "dark"): Promise<string[]> {
-  await page.emulateMedia({ colorScheme: scheme });
-  await page.evaluate(axe);
-  const tooWide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  return [...(tooWide > 0 ? [`${tooWide} pixels too wide`] : []), ...(await violations(page))];
-}
-
-/** What breaks WCAG 2.2 on level A or AA. */
-async function violations(page: Page): Promise<string[]> {
-  const found = await page.evaluate(async () => {
-    const { axe } = window as unknown as { axe: { run: (context: object, options: object) => Promise<{ violations: Violation[] }> } };
-    const result = await axe.run({ include: ["html"] }, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], resultTypes: ["violations"] });
-    return result.violations;
-  });
-  return found.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html} ${node.failureSummary}`).join(" | ")}`);
-}
 
 test("the first load is small, and kept", async () => {
   const page = await open("/healthcheck", { token: null });

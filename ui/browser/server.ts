@@ -8,25 +8,32 @@ import { join } from "node:path";
 
 export const ADMIN = "admin-of-the-browser-tests";
 
+/** What is started as the server. */
+interface Kind {
+  /** The variable that names it. */
+  program: string;
+  options: string[];
+}
+
 export class Server {
   private process: ChildProcess | undefined;
   private constructor(
     readonly url: string,
     private readonly port: number,
     private readonly home: string,
+    private readonly kind: Kind,
   ) {}
 
-  static async start(): Promise<Server> {
+  static async start(kind: Kind = { program: "DSTACK_TEST_DSTACK", options: [] }): Promise<Server> {
     const port = await freePort();
-    const server = new Server(`http://127.0.0.1:${port}`, port, mkdtempSync(join(tmpdir(), "dstack-browser-")));
+    const server = new Server(`http://127.0.0.1:${port}`, port, mkdtempSync(join(tmpdir(), "dstack-browser-")), kind);
     await server.run();
     return server;
   }
 
   /** Starts it (again), with what it had before. */
   async run(): Promise<void> {
-    const program = needed("DSTACK_TEST_DSTACK");
-    const child = spawn(program, ["server", "-y", "--port", String(this.port), "--token", ADMIN], {
+    const child = spawn(needed(this.kind.program), ["server", "-y", "--port", String(this.port), "--token", ADMIN, ...this.kind.options], {
       env: {
         PATH: process.env["PATH"] ?? "",
         HOME: this.home,

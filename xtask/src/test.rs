@@ -84,12 +84,14 @@ struct Binaries {
     agent: PathBuf,
     dstack: PathBuf,
     golden_server: PathBuf,
+    scale_server: PathBuf,
 }
 
 impl Binaries {
     fn of_page(&self) -> ui::Programs {
         ui::Programs {
             dstack: self.dstack.clone(),
+            scale_server: self.scale_server.clone(),
             agent: self.agent.clone(),
         }
     }
@@ -112,6 +114,7 @@ fn build_binaries() -> Result<Binaries> {
         agent,
         dstack: folder.join("dstack"),
         golden_server: folder.join("dstack-golden-server"),
+        scale_server: folder.join("dstack-scale-server"),
     })
 }
 

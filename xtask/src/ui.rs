@@ -30,9 +30,12 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
     }
     let env = TestEnv::for_page();
     step("building the programs");
+    let agent = build::agent(Profile::DEV)?;
+    let folder = build::programs()?;
     let programs = Programs {
-        dstack: build::dstack(Profile::DEV)?,
-        agent: build::agent(Profile::DEV)?,
+        dstack: folder.join("dstack"),
+        scale_server: folder.join("dstack-scale-server"),
+        agent,
     };
     let tally = tests(&env, &programs)?;
     tally.print();
@@ -238,6 +241,8 @@ pub(crate) fn types(check: bool) -> Result<bool> {
 /// What the tests in a browser run against.
 pub(crate) struct Programs {
     pub(crate) dstack: PathBuf,
+    /// The server whose hosts are simulated.
+    pub(crate) scale_server: PathBuf,
     pub(crate) agent: PathBuf,
 }
 
@@ -271,6 +276,10 @@ pub(crate) fn tests(env: &TestEnv, programs: &Programs) -> Result<Tally> {
     let variables = [
         (*name, chromium.clone()),
         ("DSTACK_TEST_DSTACK", programs.dstack.display().to_string()),
+        (
+            "DSTACK_TEST_SCALE_SERVER",
+            programs.scale_server.display().to_string(),
+        ),
         ("DSTACK_TEST_AGENT", programs.agent.display().to_string()),
         ("DSTACK_TEST_SHOTS", shots.display().to_string()),
     ];
