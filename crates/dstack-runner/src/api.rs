@@ -18,7 +18,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
 use http_body_util::LengthLimitError;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -80,11 +81,9 @@ pub fn router(core: Arc<Core>, ssh: Arc<dyn JobSsh>) -> Router {
 /// Serves one connection that came through the runner's SSH server.
 pub async fn serve_through_ssh(router: Router, stream: Box<dyn ByteStream>) {
     let service = TowerToHyperService::new(router.layer(Extension(ThroughSsh)));
-    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     // A client that goes away is no event.
-    let _ = builder
-        .serve_connection_with_upgrades(TokioIo::new(stream), service)
-        .await;
+    let _ = connection.with_upgrades().await;
 }
 
 async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Result<Response, Error> {

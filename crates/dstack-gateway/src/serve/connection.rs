@@ -1,6 +1,7 @@
 //! HTTP on one connection.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use dstack_proxy::{BoxError, ProxyBody};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -77,17 +78,41 @@ where
         let answered = answer(request.map(of_client));
         async move { Ok::<_, Infallible>(under_way.until_sent(answered.await)) }
     });
-    let builder = builder(protocol, limit);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let io = TokioIo::new(stream);
+    match protocol {
+        Protocol::Http1 => {
+            let connection = http1(limit).serve_connection(io, service).with_upgrades();
+            let end = http1::UpgradeableConnection::graceful_shutdown;
+            until_over(connection, end, &requests, limit, &stopping).await
+        }
+        Protocol::Http2 => {
+            let connection = http2().serve_connection(io, service);
+            let end = http2::Connection::graceful_shutdown;
+            until_over(connection, end, &requests, limit, &stopping).await
+        }
+    }
+}
+
+/// `end` lets a connection finish what is under way, and nothing more.
+async fn until_over<C>(
+    connection: C,
+    end: impl Fn(Pin<&mut C>),
+    requests: &Requests,
+    limit: Duration,
+    stopping: &CancellationToken,
+) -> Result<(), BoxError>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
     tokio::pin!(connection);
     tokio::select! {
-        ended = connection.as_mut() => return ended,
-        () = stopped(&stopping, &requests) => {}
+        ended = connection.as_mut() => return Ok(ended?),
+        () = stopped(stopping, requests) => {}
         () = requests.idle(limit) => {}
     }
-    connection.as_mut().graceful_shutdown();
+    end(connection.as_mut());
     tokio::select! {
-        ended = connection => ended,
+        ended = connection => Ok(ended?),
         // A client that does not notice.
         () = requests.idle(limit) => Ok(()),
     }
@@ -105,25 +130,24 @@ fn of_client(body: Incoming) -> ProxyBody {
 }
 
 /// `limit` is for the head of a request, and between two.
-fn builder(protocol: Protocol, limit: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn http1(limit: Duration) -> http1::Builder {
+    let mut builder = http1::Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limit)
         .max_buf_size(MAX_HEAD);
     builder
-        .http2()
+}
+
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEAD as u32)
         .max_concurrent_streams(MAX_STREAMS)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_LIMIT);
-    // What is spoken is known: waiting for the first bytes to find out would have no limit.
-    match protocol {
-        Protocol::Http1 => builder.http1_only(),
-        Protocol::Http2 => builder.http2_only(),
-    }
+    builder
 }
 
 #[cfg(test)]
@@ -207,6 +231,18 @@ mod tests {
         let closed = is_closed.await.unwrap();
         assert_eq!((closed - asked).as_secs(), HEAD_LIMIT.as_secs());
         speaking.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_speaks_something_else_than_was_agreed_is_not_waited_for() {
+        let (mut stream, speaking) = spoken(Protocol::Http2, CancellationToken::new(), nothing);
+        let connected = Instant::now();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
+        speaking.await.unwrap();
+        assert_eq!(connected.elapsed().as_secs(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ mod acme;
 mod api;
 mod auth;
 mod changes;
+mod http2;
 mod requests;
 mod restart;
 mod support;

@@ -3,6 +3,7 @@
 pub(crate) mod app;
 pub(crate) mod authority;
 pub(crate) mod client;
+pub(crate) mod frames;
 pub(crate) mod held;
 pub(crate) mod process;
 pub(crate) mod server;
