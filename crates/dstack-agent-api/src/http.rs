@@ -1,7 +1,7 @@
 //! HTTP/1.1 to an agent over any byte stream: TCP, a Unix socket, an SSH channel.
 //!
-//! One connection serves one call: a kept connection could die between two calls, and a call whose effect is
-//! unknown must not be sent twice. Opening one costs a round trip on an SSH channel and nothing on this machine.
+//! Opening a connection costs a round trip on an SSH channel, and having the agent show that it has the token another. So the
+//! calls of one client that follow each other closely go over one connection ([`spares`]).
 
 use std::fmt;
 use std::io;
@@ -25,6 +25,10 @@ use tokio::time::{Instant, timeout_at};
 use dstack_system::{Random, Secret, task};
 
 use crate::proof::{self, Challenge, Signed};
+
+mod spares;
+
+use spares::{Spare, Spares};
 
 /// Time for an ordinary call, connecting included (dstack 0.22.5's).
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(9);
@@ -262,6 +266,7 @@ pub struct AgentHttp {
     connector: Arc<dyn Connector>,
     token: Option<Secret>,
     max_line_bytes: usize,
+    spares: Spares,
 }
 
 impl AgentHttp {
@@ -271,6 +276,7 @@ impl AgentHttp {
             connector,
             token: None,
             max_line_bytes: MAX_LINE_BYTES,
+            spares: Spares::default(),
         }
     }
 
@@ -282,9 +288,13 @@ impl AgentHttp {
 
     /// Of an agent that was started with this token: it must show that it has it before anything is sent, and each call is signed
     /// ([`proof`]).
-    pub fn with_token(mut self, token: Secret) -> Self {
-        self.token = Some(token);
-        self
+    pub fn with_token(self, token: Secret) -> Self {
+        Self {
+            token: Some(token),
+            // What was said to somebody without it shows nothing.
+            spares: Spares::default(),
+            ..self
+        }
     }
 
     /// Sends a request and reads the whole answer.
@@ -294,8 +304,12 @@ impl AgentHttp {
         let deadline = Instant::now() + limit;
         let connected = AtomicBool::new(false);
         let whole = async {
-            let answer = self.exchange(call, &connected).await?;
-            read_whole(&name, answer, max_bytes).await
+            let (answer, spare) = self.exchange(call, After::Keep, &connected).await?;
+            let whole = read_whole(&name, answer, max_bytes).await;
+            if let (Ok(_) | Err(CallError::Refused { .. }), Some(spare)) = (&whole, spare) {
+                self.spares.put(spare);
+            }
+            whole
         };
         timeout_at(deadline, whole).await.unwrap_or_else(|_| {
             Err(CallError::Timeout {
@@ -312,7 +326,7 @@ impl AgentHttp {
         let deadline = Instant::now() + limit;
         let connected = AtomicBool::new(false);
         let opened = async {
-            let answer = self.exchange(call, &connected).await?;
+            let (answer, _) = self.exchange(call, After::Close, &connected).await?;
             if answer.status().is_client_error() || answer.status().is_server_error() {
                 return Err(read_whole(&name, answer, max_bytes)
                     .await
@@ -338,74 +352,144 @@ impl AgentHttp {
         })
     }
 
+    /// The head of the answer, and the connection for another call, once the body is read.
     async fn exchange(
         &self,
         call: Call,
+        after: After,
         connected: &AtomicBool,
-    ) -> Result<http::Response<Incoming>, CallError> {
+    ) -> Result<(http::Response<Incoming>, Option<Spare>), CallError> {
         let name = call.name();
         let unreachable = |source| CallError::Unreachable {
             call: name.clone(),
             source,
         };
+        if let Some(spare) = self.spares.take() {
+            connected.store(true, Ordering::Relaxed);
+            match self.say(&call, after, spare).await? {
+                Said::Answer(answer, spare) => return Ok((answer, spare)),
+                Said::Nothing => connected.store(false, Ordering::Relaxed),
+            }
+        }
         let wire = self.connector.connect().await.map_err(unreachable)?;
         connected.store(true, Ordering::Relaxed);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(wire))
             .await
             .map_err(|e| unreachable(to_io(e)))?;
-        // Ends with the answer's body: the request says that the connection closes.
+        // Ends with the answer's body, or when nobody keeps the sender.
         task::spawn("agent connection", async move {
             let _ = connection.await;
         });
-        let signed = match &self.token {
-            Some(token) => Some(sign(&mut sender, token, &call).await?),
+        let challenge = match &self.token {
+            Some(token) => Some(ask_for_proof(&mut sender, token, &name).await?),
             None => None,
         };
-        sender.ready().await.map_err(|e| unreachable(to_io(e)))?;
-        sender
-            .send_request(request(call, signed.as_ref())?)
-            .await
-            .map_err(|e| unreachable(to_io(e)))
+        match self.say(&call, after, Spare::new(sender, challenge)).await? {
+            Said::Answer(answer, spare) => Ok((answer, spare)),
+            Said::Nothing => Err(unreachable(io::ErrorKind::ConnectionAborted.into())),
+        }
+    }
+
+    /// Sends a call over a connection whose other end has shown who it is.
+    async fn say(&self, call: &Call, after: After, spare: Spare) -> Result<Said, CallError> {
+        let name = call.name();
+        let Spare {
+            mut sender,
+            challenge,
+            ..
+        } = spare;
+        let signed = match (&self.token, &challenge) {
+            (Some(token), Some(challenge)) => Some(Signed::new(
+                token,
+                challenge,
+                &call.method,
+                &call.path,
+                &call.body,
+            )),
+            _ => None,
+        };
+        let nonce = matches!((after, &signed), (After::Keep, Some(_))).then(new_nonce);
+        let request = request(call, signed.as_ref(), after, nonce.as_deref())?;
+        if sender.ready().await.is_err() {
+            return Ok(Said::Nothing);
+        }
+        let answer = match sender.try_send_request(request).await {
+            Ok(answer) => answer,
+            Err(error) if error.message().is_some() => return Ok(Said::Nothing),
+            // It may have been heard.
+            Err(error) => {
+                return Err(CallError::Unreachable {
+                    call: name,
+                    source: to_io(error.into_error()),
+                });
+            }
+        };
+        let next = match (&self.token, nonce) {
+            (None, _) => Some(None),
+            (Some(token), Some(nonce)) => Challenge::of_answer(answer.headers())
+                .filter(|next| next.is_proven(token, &nonce))
+                .map(|next| Some(next.challenge)),
+            (Some(_), None) => None,
+        };
+        let is_kept = matches!(after, After::Keep) && answer.version() == http::Version::HTTP_11;
+        let spare = next.filter(|_| is_kept);
+        Ok(Said::Answer(
+            answer,
+            spare.map(|challenge| Spare::new(sender, challenge)),
+        ))
     }
 }
 
-/// Has who listens show that it has the token, and signs the call for it alone.
-async fn sign(
+/// What becomes of a connection after a call.
+#[derive(Debug, Clone, Copy)]
+enum After {
+    /// Another call may follow.
+    Keep,
+    /// It ends with the answer.
+    Close,
+}
+
+/// What came of sending a call.
+enum Said {
+    /// The connection was closed before anything of it was sent.
+    Nothing,
+    Answer(http::Response<Incoming>, Option<Spare>),
+}
+
+fn new_nonce() -> String {
+    hex::encode(Random::system().bytes::<16>())
+}
+
+/// Has who listens show that it has the token; gives the challenge that the call on this connection answers.
+async fn ask_for_proof(
     sender: &mut SendRequest<Full<Bytes>>,
     token: &Secret,
-    call: &Call,
-) -> Result<Signed, CallError> {
-    let name = call.name();
-    let nonce = hex::encode(Random::system().bytes::<16>());
+    name: &str,
+) -> Result<String, CallError> {
+    let nonce = new_nonce();
     let question = Request::get(proof::PATH)
         .header(header::HOST, "localhost")
         .header(proof::NONCE, &nonce)
         .body(Full::default())
-        .map_err(|source| unreadable(&name, source))?;
+        .map_err(|source| unreadable(name, source))?;
     let answer = sender
         .send_request(question)
         .await
         .map_err(|source| CallError::Unreachable {
-            call: name.clone(),
+            call: name.to_owned(),
             source: to_io(source),
         })?;
     let unproven = |status| CallError::Unproven {
-        call: name.clone(),
+        call: name.to_owned(),
         status,
     };
-    let told = match read_whole(&name, answer, MAX_CHALLENGE_BYTES).await {
+    let told = match read_whole(name, answer, MAX_CHALLENGE_BYTES).await {
         Err(CallError::Refused { status, .. }) => return Err(unproven(Some(status))),
         told => told?,
     };
     let told: Challenge = told.json().map_err(|_| unproven(None))?;
     match told.is_proven(token, &nonce) {
-        true => Ok(Signed::new(
-            token,
-            &told.challenge,
-            &call.method,
-            &call.path,
-            &call.body,
-        )),
+        true => Ok(told.challenge),
         false => Err(unproven(None)),
     }
 }
@@ -417,14 +501,23 @@ fn unreadable(call: &str, source: http::Error) -> CallError {
     }
 }
 
-fn request(call: Call, signed: Option<&Signed>) -> Result<Request<Full<Bytes>>, CallError> {
-    let name = call.name();
+fn request(
+    call: &Call,
+    signed: Option<&Signed>,
+    after: After,
+    nonce: Option<&str>,
+) -> Result<Request<Full<Bytes>>, CallError> {
     let mut request = Request::builder()
-        .method(call.method)
-        .uri(call.path)
-        .header(header::HOST, "localhost")
-        .header(header::CONNECTION, "close");
-    if let Some(content_type) = call.content_type {
+        .method(call.method.clone())
+        .uri(&call.path)
+        .header(header::HOST, "localhost");
+    if matches!(after, After::Close) {
+        request = request.header(header::CONNECTION, "close");
+    }
+    if let Some(nonce) = nonce {
+        request = request.header(proof::NONCE, nonce);
+    }
+    if let Some(content_type) = &call.content_type {
         request = request.header(header::CONTENT_TYPE, content_type);
     }
     if let Some(signed) = signed {
@@ -433,8 +526,8 @@ fn request(call: Call, signed: Option<&Signed>) -> Result<Request<Full<Bytes>>, 
         }
     }
     request
-        .body(Full::new(call.body))
-        .map_err(|source| unreadable(&name, source))
+        .body(Full::new(call.body.clone()))
+        .map_err(|source| unreadable(&call.name(), source))
 }
 
 async fn read_whole(
@@ -585,6 +678,7 @@ fn to_io(source: hyper::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -635,7 +729,121 @@ mod tests {
         assert_eq!(answer.json::<Vec<i32>>().unwrap(), [1]);
         let head = served.await.unwrap().unwrap().to_lowercase();
         assert!(head.starts_with("get /api/x?y=1 http/1.1\r\n"), "{head}");
-        assert!(head.contains("connection: close\r\n"), "{head}");
+        assert!(!head.contains("connection:"), "{head}");
+    }
+
+    /// An agent with a token that counts its connections and the questions for proof.
+    #[derive(Debug, Default)]
+    struct Counted {
+        connections: AtomicUsize,
+        questions: AtomicUsize,
+        /// Answers come without the challenge for the next call, as of an older agent.
+        is_old: bool,
+    }
+
+    #[derive(Debug, Clone, Default)]
+    struct ToCounted(Arc<Counted>);
+
+    const TOKEN: &str = "tok3n";
+
+    #[async_trait]
+    impl Connector for ToCounted {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            self.0.connections.fetch_add(1, Ordering::SeqCst);
+            let (ours, theirs) = duplex(1024);
+            let gate = Arc::new(proof::Gate::new(TOKEN.into(), Random::system()));
+            let agent = Arc::clone(&self.0);
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let answer = agent.answer(&gate, &request.into_parts().0);
+                async move { Ok::<_, std::convert::Infallible>(answer) }
+            });
+            task::spawn("agent", async move {
+                let server = hyper::server::conn::http1::Builder::new();
+                let _ = server.serve_connection(TokioIo::new(theirs), service).await;
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    impl Counted {
+        fn answer(&self, gate: &proof::Gate, call: &http::request::Parts) -> http::Response<Full<Bytes>> {
+            if let Some(challenge) = gate.challenge(&call.method, &call.uri, &call.headers) {
+                self.questions.fetch_add(1, Ordering::SeqCst);
+                return http::Response::new(Full::from(serde_json::to_vec(&challenge).unwrap()));
+            }
+            let mut answer = http::Response::new(Full::from("yes"));
+            if !gate.admits(call) {
+                *answer.status_mut() = StatusCode::UNAUTHORIZED;
+            }
+            if let Some(next) = gate.next_challenge(&call.headers).filter(|_| !self.is_old) {
+                next.into_answer(answer.headers_mut());
+            }
+            answer
+        }
+
+        fn counts(&self) -> (usize, usize) {
+            let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
+            (count(&self.connections), count(&self.questions))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_follow_each_other_share_a_connection_and_its_proof() {
+        let agent = ToCounted::default();
+        let http = AgentHttp::new(Arc::new(agent.clone())).with_token(TOKEN.into());
+        for _ in 0..3 {
+            let answer = http.send(Call::post("/api/run")).await.unwrap();
+            assert_eq!(answer.body, "yes");
+        }
+        assert_eq!(agent.0.counts(), (1, 1));
+        // A stream ends its connection.
+        let mut lines = http.stream(Call::get("/api/x")).await.unwrap();
+        assert!(lines.next().await.unwrap_err().is_unreachable(), "no end of line");
+        assert_eq!(agent.0.counts(), (1, 1));
+        http.send(Call::post("/api/run")).await.unwrap();
+        assert_eq!(agent.0.counts(), (2, 2));
+        // Nobody knows what has become of an old one.
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        http.send(Call::post("/api/run")).await.unwrap();
+        assert_eq!(agent.0.counts(), (3, 3));
+    }
+
+    #[tokio::test]
+    async fn an_older_agent_is_asked_each_time() {
+        let agent = ToCounted(Arc::new(Counted {
+            is_old: true,
+            ..Counted::default()
+        }));
+        let http = AgentHttp::new(Arc::new(agent.clone())).with_token(TOKEN.into());
+        for _ in 0..2 {
+            http.send(Call::post("/api/run")).await.unwrap();
+        }
+        assert_eq!(agent.0.counts(), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn two_calls_at_a_time_have_a_connection_each() {
+        let agent = ToCounted::default();
+        let http = AgentHttp::new(Arc::new(agent.clone())).with_token(TOKEN.into());
+        let (one, other) = tokio::join!(http.send(Call::post("/a")), http.send(Call::post("/b")));
+        assert!(one.is_ok() && other.is_ok());
+        assert_eq!(agent.0.counts(), (2, 2));
+    }
+
+    /// The connection that was kept is gone: the call goes over another.
+    #[tokio::test]
+    async fn a_connection_that_ended_meanwhile_is_not_used() {
+        let (http, _served) = agent(&["HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"]);
+        http.send(Call::get("/")).await.unwrap();
+        let error = http.send(Call::post("/api/run")).await.unwrap_err();
+        let CallError::Unreachable { source, .. } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(
+            source.kind(),
+            io::ErrorKind::ConnectionRefused,
+            "another was asked for"
+        );
     }
 
     /// What listens in place of the agent, and says whatever it likes.

@@ -101,8 +101,13 @@ async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Resu
     if !gate.admits(&parts) {
         return Err(Error::status(StatusCode::UNAUTHORIZED));
     }
+    let for_next_call = gate.next_challenge(&parts.headers);
     let body = Body::new(checked(&parts.headers, body));
-    Ok(next.run(Request::from_parts(parts, body)).await)
+    let mut response = next.run(Request::from_parts(parts, body)).await;
+    if let Some(challenge) = for_next_call {
+        challenge.into_answer(response.headers_mut());
+    }
+    Ok(response)
 }
 
 impl From<Conflict> for Error {

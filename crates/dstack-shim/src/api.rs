@@ -101,6 +101,18 @@ async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
         Ok(request) => request,
         Err(answer) => return *answer,
     };
+    let next = api
+        .gate
+        .as_ref()
+        .and_then(|gate| gate.next_challenge(request.headers()));
+    let mut response = find_answer(&api, request).await;
+    if let Some(next) = next {
+        next.into_answer(response.headers_mut());
+    }
+    response
+}
+
+async fn find_answer(api: &Arc<Api>, request: Request) -> Response {
     let hold = api.needed.hold();
     let found = find(request.method(), request.uri().path());
     let (endpoint, task) = match found {
@@ -114,7 +126,7 @@ async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
             return response;
         }
     };
-    answer(&api, endpoint, task, request, hold)
+    answer(api, endpoint, task, request, hold)
         .await
         .unwrap_or_else(|error| text(error.status, &error.message))
 }

@@ -32,7 +32,7 @@ const PLANS: usize = 20;
 
 pub(super) fn clouds(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
-    let mut figures = many_machines(subject)?;
+    let mut figures = Vec::from(many_machines(subject)?);
     figures.extend(beside_a_slow_one(subject)?);
     Ok(figures)
 }

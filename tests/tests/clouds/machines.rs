@@ -7,6 +7,7 @@ use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_aws::{Aws, Size, Times as AwsTimes};
 use dstack_emulator_cloudrift::{CloudRift, Times};
 use dstack_emulator_lambda::{Lambda, Size as LambdaSize, Times as LambdaTimes};
+use dstack_emulator_oci::{FINGERPRINT, HOME, KEY as OCI_KEY, Oci, TENANCY, Times as OciTimes, USER};
 use dstack_tests::hosts::{EndsHosts, Lab, USUAL};
 use dstack_tests::parts::Part;
 use serde_json::{Value, json};
@@ -24,6 +25,9 @@ const LAMBDA_KEY: &str = "canary-lambda-key";
 const LAMBDA_SIZE: (&str, &str) = ("gpu_1x_a10", "us-east-1");
 
 const AWS_KEY: (&str, &str) = ("AKIAIOSFODNN7EXAMPLE", "canary-aws-secret-key");
+
+/// A size of the catalogue.
+const OCI_SHAPE: &str = "VM.Standard2.1";
 
 /// Gives the address of a machine that these keys open; `None`: there is none left.
 type Machines = Box<dyn Fn(&[String]) -> Option<String> + Send + Sync>;
@@ -184,6 +188,43 @@ fn aws_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         endpoint: Some(format!("aws=http://{}", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--cpu", "2", "--memory", "4GB"], "t3.medium"),
+        made_for_two_runs: 1,
+        lab,
+    }
+}
+
+pub(crate) fn oci() -> Part<Cloud> {
+    let (machines, lab) = one_machine("ubuntu")?;
+    Ok(oci_with(machines, Some(lab)))
+}
+
+/// One to configure: there are no machines.
+pub(crate) fn empty_oci() -> Part<Cloud> {
+    Ok(oci_with(Box::new(|_: &[String]| None), None))
+}
+
+fn oci_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
+    let times = OciTimes {
+        starts: Duration::from_secs(1),
+        ends: Duration::from_secs(1),
+    };
+    let give = move |user_data: &str| machines(&keys_of(user_data)?);
+    let emulator = Oci::with_machines(times, Box::new(give));
+    let config = |user: &str| {
+        json!({"type": "oci", "regions": [HOME],
+            "creds": {"type": "client", "user": user, "tenancy": TENANCY, "fingerprint": FINGERPRINT, "region": HOME,
+                "key_content": OCI_KEY}})
+    };
+    Cloud {
+        name: "oci",
+        config: config(USER),
+        wrong_config: config("ocid1.user.oc1..other"),
+        wrong_fields: &["creds", "user"],
+        // A line of it: as a whole it is never on one.
+        secret: OCI_KEY.lines().nth(1).unwrap_or_default().to_owned(),
+        endpoint: Some(format!("oci=http://{}", serve(emulator.router()))),
+        books: Box::new(emulator),
+        offer: (&["--cpu", "2", "--memory", "15GB"], OCI_SHAPE),
         made_for_two_runs: 1,
         lab,
     }

@@ -90,15 +90,24 @@ const USUAL: Times = Times {
     ends: Duration::from_secs(8),
 };
 
+/// Gives the address of a machine that is set up by this user data; `None`: there is no capacity.
+pub type Machines = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// The vendor's cloud, with one tenancy.
 #[derive(Debug, Clone)]
 pub struct Oci(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
+    give_machine: Machines,
     times: Times,
     ledger: Ledger,
     state: Mutex<Cloud>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Oci").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -128,6 +137,7 @@ struct Machine {
     region: String,
     id: String,
     asked: Value,
+    address: String,
     made_at: Instant,
     listed_at: Instant,
     ended_at: Option<Instant>,
@@ -246,7 +256,13 @@ impl Default for Oci {
 impl Oci {
     /// A cloud with another pace.
     pub fn with_times(times: Times) -> Self {
+        Self::with_machines(times, Box::new(|_| Some("203.0.113.60".to_owned())))
+    }
+
+    /// As [`Oci::with_times`], with machines that are real.
+    pub fn with_machines(times: Times, give_machine: Machines) -> Self {
         Self(Arc::new(Shared {
+            give_machine,
             times,
             ledger: Ledger::default(),
             state: Mutex::default(),
@@ -567,10 +583,9 @@ impl Oci {
             }
             ("GET", ["vnics", id]) => {
                 let at = find(&state, id.strip_prefix("vnic.").ok_or(MISSING)?)?;
-                let asked = &state.machines[at].asked;
+                let Machine { asked, address, .. } = &state.machines[at];
                 // Who has no way to the internet is not reached from there.
-                let address =
-                    is_routed(&state, &asked["createVnicDetails"]["subnetId"]).then_some("203.0.113.60");
+                let address = is_routed(&state, &asked["createVnicDetails"]["subnetId"]).then_some(address);
                 Ok((
                     json!({"id": id, "lifecycleState": "AVAILABLE", "publicIp": address, "privateIp": "10.0.0.7",
                     "availabilityDomain": asked["availabilityDomain"], "compartmentId": asked["compartmentId"],
@@ -624,7 +639,9 @@ impl Oci {
                 .is_some_and(|size| (50..=32_768).contains(&size));
         let user_data = body["metadata"]["user_data"]
             .as_str()
-            .and_then(|text| BASE64_STANDARD.decode(text).ok());
+            .and_then(|text| BASE64_STANDARD.decode(text).ok())
+            .and_then(|bytes| String::from_utf8(bytes).ok())
+            .filter(|text| text.starts_with("#cloud-config"));
         let tags = body["freeformTags"].as_object();
         let is_tags = tags.is_none_or(|tags| tags.len() <= 10 && tags.values().all(Value::is_string));
         let spot = &body["preemptibleInstanceConfig"];
@@ -634,10 +651,10 @@ impl Oci {
             || !is_tags
             || !is_spot
             || !is_domain
-            || !user_data.is_some_and(|text| text.starts_with(b"#cloud-config"))
         {
             return Err(bad("invalid launch"));
         }
+        let user_data = user_data.ok_or(bad("invalid launch"))?;
         let vnic = &body["createVnicDetails"];
         let has = |path: &str, id: &Value| {
             state
@@ -671,13 +688,13 @@ impl Oci {
                 "The following service limits were exceeded.",
             ));
         }
-        if state.sold_out || state.full_domains.contains(domain) || !SHAPES.contains(&shape) {
-            return Err((
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "InternalError",
-                "Out of host capacity.",
-            ));
-        }
+        let is_full = state.sold_out || state.full_domains.contains(domain) || !SHAPES.contains(&shape);
+        let address = (!is_full).then(|| (self.0.give_machine)(&user_data)).flatten();
+        let address = address.ok_or((
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            "Out of host capacity.",
+        ))?;
         state.made += 1;
         let id = format!("ocid1.instance.oc1.{}.{:06}", ask.region, state.made);
         let name = body["displayName"].as_str().unwrap_or("instance20261001");
@@ -687,6 +704,7 @@ impl Oci {
             region: ask.region.to_owned(),
             id,
             asked: body.clone(),
+            address,
             made_at: now,
             listed_at: now + state.lag,
             ended_at: None,
