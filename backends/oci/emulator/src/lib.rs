@@ -106,7 +106,9 @@ struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Oci").field("state", &self.state).finish_non_exhaustive()
+        f.debug_struct("Oci")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -647,11 +649,7 @@ impl Oci {
         let spot = &body["preemptibleInstanceConfig"];
         let is_spot = spot.is_null() || spot["preemptionAction"]["type"] == "TERMINATE";
         let is_domain = domains(ask.region).iter().any(|name| name == domain);
-        if !is_source
-            || !is_tags
-            || !is_spot
-            || !is_domain
-        {
+        if !is_source || !is_tags || !is_spot || !is_domain {
             return Err(bad("invalid launch"));
         }
         let user_data = user_data.ok_or(bad("invalid launch"))?;
