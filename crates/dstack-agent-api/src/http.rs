@@ -775,8 +775,8 @@ mod tests {
             if !gate.admits(call) {
                 *answer.status_mut() = StatusCode::UNAUTHORIZED;
             }
-            if let Some(next) = gate.next_challenge(&call.headers).filter(|_| !self.is_old) {
-                next.into_answer(answer.headers_mut());
+            if let Some(nonce) = proof::nonce(&call.headers).filter(|_| !self.is_old) {
+                gate.next_challenge(&nonce).into_answer(answer.headers_mut());
             }
             answer
         }

@@ -155,19 +155,16 @@ impl Gate {
     /// The answer to a request that asks for a challenge; `None`: it is none, or brings no nonce.
     pub fn challenge(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Challenge> {
         let is_question = method == Method::GET && uri.path() == PATH;
-        is_question.then(|| self.next_challenge(headers)).flatten()
+        let nonce = nonce(headers).filter(|_| is_question)?;
+        Some(self.next_challenge(&nonce))
     }
 
-    /// The challenge for the call after this one; `None`: it brings no nonce.
-    pub fn next_challenge(&self, headers: &HeaderMap) -> Option<Challenge> {
-        let nonce = text(headers, NONCE)?;
-        if nonce.is_empty() || nonce.len() > MAX_NONCE_BYTES {
-            return None;
-        }
+    /// The challenge for the call after one that brought this nonce.
+    pub fn next_challenge(&self, nonce: &str) -> Challenge {
         let made = format!("{}-{}", self.now(), hex::encode(self.random.bytes::<16>()));
         let challenge = format!("{made}-{}", hex::encode(mac(&self.own, &[&made])));
         let proof = hex::encode(mac(&self.token, &[OF_AGENT, nonce, &challenge]));
-        Some(Challenge { challenge, proof })
+        Challenge { challenge, proof }
     }
 
     /// Whether a call is signed: its body as [`checked`] lets it through. Each is let in once.
@@ -204,6 +201,14 @@ impl Gate {
     fn now(&self) -> u64 {
         millis(self.began.elapsed())
     }
+}
+
+/// What a client has made up for its call; `None`: nothing, or too much.
+pub fn nonce(headers: &HeaderMap) -> Option<String> {
+    let nonce = text(headers, NONCE)?;
+    (1..=MAX_NONCE_BYTES)
+        .contains(&nonce.len())
+        .then(|| nonce.to_owned())
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -24,7 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use dstack_agent_api::proof::checked;
+use dstack_agent_api::proof::{self, checked};
 use dstack_agent_api::runner::{Ack, Healthcheck, JobStatus, LogEvent, PullResponse, RunnerState, SERVICE};
 use dstack_agent_api::stream::StreamLine;
 use dstack_sshd::ByteStream;
@@ -101,11 +101,12 @@ async fn authorize(State(api): State<Api>, request: Request, next: Next) -> Resu
     if !gate.admits(&parts) {
         return Err(Error::status(StatusCode::UNAUTHORIZED));
     }
-    let for_next_call = gate.next_challenge(&parts.headers);
+    let nonce = proof::nonce(&parts.headers);
     let body = Body::new(checked(&parts.headers, body));
     let mut response = next.run(Request::from_parts(parts, body)).await;
-    if let Some(challenge) = for_next_call {
-        challenge.into_answer(response.headers_mut());
+    // Made last: the call may have taken long, and a challenge is good for a while only.
+    if let Some(nonce) = nonce {
+        gate.next_challenge(&nonce).into_answer(response.headers_mut());
     }
     Ok(response)
 }

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use dstack_agent_api::proof::{Gate, checked};
+use dstack_agent_api::proof::{self, Gate, checked};
 use dstack_agent_api::shim::routes::{Endpoint, find};
 use dstack_agent_api::shim::{
     ComponentInstall, Healthcheck, HostReport, InstanceHealth, InstanceInfo, SERVICE, ShutdownRequest,
@@ -101,13 +101,11 @@ async fn handle(State(api): State<Arc<Api>>, request: Request) -> Response {
         Ok(request) => request,
         Err(answer) => return *answer,
     };
-    let next = api
-        .gate
-        .as_ref()
-        .and_then(|gate| gate.next_challenge(request.headers()));
+    let nonce = api.gate.as_ref().and_then(|_| proof::nonce(request.headers()));
     let mut response = find_answer(&api, request).await;
-    if let Some(next) = next {
-        next.into_answer(response.headers_mut());
+    // Made last: the call may have taken long, and a challenge is good for a while only.
+    if let (Some(gate), Some(nonce)) = (&api.gate, nonce) {
+        gate.next_challenge(&nonce).into_answer(response.headers_mut());
     }
     response
 }
