@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Json, Response};
+use dstack_agent_api::gateway::SetSplit;
 use dstack_system::{Secret, task};
 use http::HeaderName;
 use serde::Deserialize;
@@ -100,6 +101,7 @@ pub(super) async fn register_service(
             rate_limits: body.rate_limits,
             has_router_replica: body.has_router_replica,
             model: body.options.openai.map(|openai| openai.model),
+            split: None,
             replicas: Vec::new(),
         };
         let run = Run::new(&project, &run);
@@ -154,6 +156,19 @@ pub(super) async fn set_id(
     let (project, run) = (project.to_lowercase(), run.to_lowercase());
     changed(&api, |registry| async move {
         registry.set_id(Run::new(&project, &run), &body.id).await
+    })
+    .await
+}
+
+/// How requests are split while a new deployment stands beside the old one.
+pub(super) async fn split(
+    State(api): Shared,
+    Path((project, run)): Path<(String, String)>,
+    Body(body): Body<SetSplit>,
+) -> Response {
+    let (project, run) = (project.to_lowercase(), run.to_lowercase());
+    changed(&api, |registry| async move {
+        registry.set_split(Run::new(&project, &run), body.split).await
     })
     .await
 }
@@ -244,7 +259,12 @@ pub(super) async fn list_services(State(api): Shared) -> Response {
             .iter()
             .map(|replica| json!({ "id": replica.job_id }));
         let replicas: Vec<Value> = replicas.collect();
-        json!({ "id": service.id, "project_name": project, "run_name": run, "replicas": replicas })
+        let mut listed =
+            json!({ "id": service.id, "project_name": project, "run_name": run, "replicas": replicas });
+        if let Some(split) = &service.split {
+            listed["split"] = json!(split);
+        }
+        listed
     };
     let services: Vec<Value> = state.services().map(service).collect();
     Json(json!({ "services": services })).into_response()
