@@ -99,8 +99,14 @@ async fn a_canary_that_does_well_is_followed_by_the_others() {
         (3, first),
         "beside all old ones"
     );
-    let waits = row(&world, &run).waiting_for().map(ToString::to_string);
-    assert!(waits.is_some_and(|text| text.contains("the new replicas are watched")));
+    let says_so = |world: &World| {
+        let waits = row(world, &run).waiting_for().map(ToString::to_string);
+        waits.is_some_and(|text| text.contains("the new replicas are watched"))
+    };
+    world
+        .until("it says what it waits for", MINUTE, says_so)
+        .await
+        .unwrap();
     // Nobody knows what it has answered: it is watched on.
     world.pass(10 * MINUTE).await;
     assert_eq!(phase(&world, &run), Some(Phase::Watching));
@@ -210,8 +216,8 @@ async fn by_hand_green_is_switched_to_and_left_again_at_once() {
         .await
         .unwrap_err();
     assert!(
-        early.to_string().contains("No roll-out of web is under way"),
-        "{early}"
+        format!("{early:?}").contains("No roll-out of web is under way"),
+        "{early:?}"
     );
     world.update(&engine, &run, &green("v2", "manual")).await.unwrap();
     until_phase(&world, &run, &Phase::Ready).await;
@@ -311,7 +317,8 @@ async fn started_retrying(seed: u64) -> (World, Engine, RunRow) {
     let mut first = service(2, "v1");
     first["retry"] = json!(true);
     let run = world.submit(&engine, "web", &first).await.unwrap();
-    until_both(&world, &run, |job| job.registered).await;
+    let both = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(|job| job.registered);
+    until(&world, &run, both, anything).await;
     (world, engine, run)
 }
 
@@ -358,7 +365,9 @@ async fn bad_with_death_at(applied: &Value, point: &'static str, nth: u32) -> Ar
 async fn killed_wherever_requests_move_a_bad_deployment_costs_no_healthy_replica() {
     for applied in [canary("v2"), green("v2", "auto")] {
         let story = |point, nth| bad_with_death_at(&applied, point, nth);
-        let points = killed_where(moves_requests, [1, 2, 3, 5], story).await;
+        // Whether one is still to be stopped when another one fails depends on which fails first.
+        let wanted = |point: &str| moves_requests(point) && !point.starts_with("runner.stop.");
+        let points = killed_where(wanted, [1, 2, 3, 5], story).await;
         assert!(points.len() >= 6, "{points:?}");
     }
 }

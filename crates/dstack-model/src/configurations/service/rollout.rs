@@ -336,7 +336,7 @@ mod tests {
     fn service(rollout: &Value) -> Result<ServiceConfiguration, String> {
         let all =
             json!({"type": "service", "port": 80, "commands": ["a"], "replicas": 3, "rollout": rollout});
-        decode_strict(&all).map_err(|problems| crate::decode::summary(&problems))
+        decode_strict(&all).map_err(|problems| crate::decode::problem::summary(&problems))
     }
 
     #[test]
