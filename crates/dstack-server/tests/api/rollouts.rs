@@ -155,7 +155,7 @@ async fn requests_through_the_server_are_split_as_the_roll_out_says() {
 #[tokio::test]
 async fn what_is_asked_of_a_roll_out_is_done_later_and_refused_where_it_means_nothing() {
     let server = TestServer::new().start().await;
-    apply(&server, json!({})).await.ok();
+    apply(&server, json!({"auth": false})).await.ok();
     let ask = |action: &str| server.main("runs/rollout", json!({"run_name": "web", "action": action}));
     assert!(
         ask("promote")
