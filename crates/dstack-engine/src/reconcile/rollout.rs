@@ -53,7 +53,7 @@ pub(super) fn abort(latest: &[&JobRow], change: &mut Change, now: Time) -> Resul
     if !change.run.rollout_under_way().is_some_and(is_asked) {
         return Ok(false);
     }
-    roll_back("it was aborted by hand".to_owned(), latest, change, now)?;
+    roll_back("it was aborted by hand", latest, change, now)?;
     Ok(true)
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn follow(
         Verdict::Finish => finish(change),
         Verdict::RollBack(reason) => {
             let reason = with_end(reason, &step, jobs.latest);
-            roll_back(reason, jobs.latest, change, now)?;
+            roll_back(&reason, jobs.latest, change, now)?;
         }
     }
     change.run.wake_at(now);
@@ -283,11 +283,11 @@ fn with_end(reason: String, step: &Step, latest: &[&JobRow]) -> String {
 
 /// The run asks again for what it asked for before. New replicas end in the same commit where old ones get requests: those take what
 /// they got. Others are replaced one after another.
-fn roll_back(reason: String, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
+fn roll_back(reason: &str, latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
     let Some(state) = change.run.rollout_under_way().cloned() else {
         return Ok(());
     };
-    if !change.run.roll_back(reason.clone(), now) {
+    if !change.run.roll_back(reason.to_owned(), now) {
         change.run.end_rollout();
         return Ok(());
     }

@@ -9,7 +9,7 @@ use dstack_agent_api::gateway::SetSplit;
 use dstack_system::{Secret, task};
 use http::HeaderName;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::read::Body;
 use super::{Api, done};
@@ -258,13 +258,15 @@ pub(super) async fn list_services(State(api): Shared) -> Response {
             .replicas
             .iter()
             .map(|replica| json!({ "id": replica.job_id }));
-        let replicas: Vec<Value> = replicas.collect();
-        let mut listed =
-            json!({ "id": service.id, "project_name": project, "run_name": run, "replicas": replicas });
+        let mut listed = Map::new();
+        listed.insert("id".to_owned(), json!(service.id));
+        listed.insert("project_name".to_owned(), json!(project));
+        listed.insert("run_name".to_owned(), json!(run));
+        listed.insert("replicas".to_owned(), replicas.collect());
         if let Some(split) = &service.split {
-            listed["split"] = json!(split);
+            listed.insert("split".to_owned(), json!(split));
         }
-        listed
+        Value::Object(listed)
     };
     let services: Vec<Value> = state.services().map(service).collect();
     Json(json!({ "services": services })).into_response()

@@ -167,7 +167,7 @@ impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0 / 100, self.0 % 100) {
             (whole, 0) => write!(f, "{whole}%"),
-            (whole, part) if part % 10 == 0 => write!(f, "{whole}.{}%", part / 10),
+            (whole, part) if part.is_multiple_of(10) => write!(f, "{whole}.{}%", part / 10),
             (whole, part) => write!(f, "{whole}.{part:02}%"),
         }
     }
@@ -214,7 +214,7 @@ impl Latency {
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match i64::try_from(self.0 / 1000) {
-            Ok(seconds) if self.0 % 1000 == 0 => write!(f, "{}", Seconds(seconds)),
+            Ok(seconds) if self.0.is_multiple_of(1000) => write!(f, "{}", Seconds(seconds)),
             _ => write!(f, "{}ms", self.0),
         }
     }

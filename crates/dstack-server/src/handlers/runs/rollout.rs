@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dstack_api::ErrorCode;
-use dstack_model::configurations::RolloutStrategy;
+use dstack_model::configurations::{RolloutSpec, RolloutStrategy};
 use dstack_model::requests::{NameRequest, RolloutRequest};
 use dstack_model::rollouts::{RolloutAction, RolloutAnswers, RolloutDeployment, RolloutPhase, RolloutState};
 use dstack_model::runs::JobStatus;
@@ -57,7 +57,7 @@ async fn state(call: &Call, name: &str) -> Result<RolloutState> {
 fn shown(run: &RunRow, jobs: &[JobRow], answered: Option<Answered>) -> RolloutState {
     let service = run.run_spec.configuration.service();
     let rules_of = service.and_then(rules);
-    let strategy = rules_of.map_or(RolloutStrategy::Rolling, |rules| rules.effective_strategy());
+    let strategy = rules_of.map_or(RolloutStrategy::Rolling, RolloutSpec::effective_strategy);
     let rollout = run.rollout.as_deref().filter(|_| !run.status().is_finished());
     let reason = rollout.and_then(|rollout| match &rollout.phase {
         Phase::RolledBack(reason) => Some(reason.clone()),

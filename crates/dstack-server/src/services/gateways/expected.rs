@@ -166,7 +166,7 @@ impl Service {
     /// How its requests are to be split.
     fn split(&self) -> Option<Split> {
         let jobs = self.replicas.values().map(|replica| &replica.job);
-        rollouts::split(&self.listed.run, jobs).map(|planned| planned.told())
+        rollouts::split(&self.listed.run, jobs).map(rollouts::Planned::told)
     }
 
     fn configuration(&self) -> Option<&ServiceConfiguration> {
