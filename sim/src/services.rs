@@ -11,6 +11,7 @@ use dstack_engine::services::{RequestObserver, Worker};
 use dstack_model::runs::{JobStatus, ProbeSpec};
 use dstack_plan::lifecycle::job::requests_timeout;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::rollout::judge::Answered;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
@@ -82,6 +83,8 @@ struct State {
     loads: BTreeMap<RunId, u64>,
     /// What routers have of jobs that are to be their workers.
     workers: Option<Standings>,
+    /// What both sides of roll-outs have answered; of others it is not known.
+    answered: BTreeMap<RunId, Answered>,
     /// Services to which a request came that waits for a replica.
     awaited: BTreeSet<RunId>,
 }
@@ -212,6 +215,15 @@ impl Services {
         match requests {
             Some(requests) => drop(state.loads.insert(run, requests)),
             None => drop(state.loads.remove(&run)),
+        }
+    }
+
+    /// Both sides of a roll-out have answered so from now on. `None`: that is not known.
+    pub fn answered(&self, run: RunId, answered: Option<Answered>) {
+        let mut state = self.lock();
+        match answered {
+            Some(answered) => drop(state.answered.insert(run, answered)),
+            None => drop(state.answered.remove(&run)),
         }
     }
 
@@ -460,6 +472,10 @@ impl dstack_engine::Services for Routes {
     fn load(&self, run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Option<Load> {
         let requests = *self.services.lock().loads.get(&run)?;
         Some(Load { requests })
+    }
+
+    fn answered(&self, run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
+        self.services.lock().answered.get(&run).copied()
     }
 
     fn is_awaited(&self, run: RunId) -> bool {

@@ -13,6 +13,7 @@ use dstack_engine::{Engine, EngineError};
 use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_model::volumes::VolumeStatus;
 use dstack_plan::services::replicas::Slot;
+use dstack_plan::services::rollout::state::Ask;
 use dstack_store::encryption::Encryption;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{FleetRow, GatewayRow, RunRow, VolumeRow};
@@ -201,6 +202,21 @@ impl World {
             }
             if self.deployment(run.id) != before {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Asks for something of a roll-out, however often no answer comes.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn ask_of_rollout(&self, engine: &Engine, run: &RunRow, ask: Ask) -> Result<(), ScenarioError> {
+        let (actor, project) = (Actor::User(self.user), self.builder.project);
+        loop {
+            let verbs = self.runs(engine);
+            match verbs.ask_of_rollout(actor, project, &run.run_name, ask).await {
+                Err(error) if is_unanswered(&error) => {}
+                answered => return Ok(answered?),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What servers send to a gateway, and what it answers: the API of gateways of dstack 0.22.5, and what ours has besides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
@@ -124,6 +124,38 @@ pub struct RegisteredService {
     pub run_name: String,
     /// The replicas that get its requests; those that are drained are not among them.
     pub replicas: Vec<RegisteredReplica>,
+    /// How its requests are split; gateways of other versions do not say.
+    #[serde(default)]
+    pub split: Option<Split>,
+}
+
+/// How the requests to a service are split while a new deployment stands beside the old one. Not of gateways of dstack 0.22.5.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// Number of the new deployment.
+    pub deployment: i64,
+    /// Ids of the jobs of the new replicas, 32 hexadecimal digits each.
+    pub new: BTreeSet<String>,
+    /// Of ten thousand requests, so many go to them.
+    pub share: u16,
+    /// Requests with this header go to them.
+    pub header: Option<SplitHeader>,
+}
+
+/// A header that picks the new replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitHeader {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// How the requests to a service are split from now on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SetSplit {
+    /// `None`: not at all.
+    pub split: Option<Split>,
 }
 
 /// A replica that is registered.
@@ -175,6 +207,31 @@ pub struct ServiceCounts {
     pub prompt_tokens: u64,
     /// Tokens of what models answered.
     pub completion_tokens: u64,
+    /// What both sides have answered while requests are split.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutCounts>,
+}
+
+/// What both sides of a roll-out have answered since whoever counts heard of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RolloutCounts {
+    /// Number of the new deployment.
+    pub deployment: i64,
+    /// Its replicas.
+    pub new: SideCounts,
+    /// All others.
+    pub old: SideCounts,
+}
+
+/// What one side has answered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SideCounts {
+    /// Requests that are over, attempts without an answer among them.
+    pub requests: u64,
+    /// Those of status 5xx, those that broke off, and those that never began.
+    pub failed: u64,
+    /// Seconds until the head of the answer.
+    pub head: Times,
 }
 
 /// How many requests took how long.

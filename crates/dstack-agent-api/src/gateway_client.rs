@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::gateway::{
     AcmeSettings, Drain, GatewayHealth, RegisterEntrypoint, RegisterReplica, RegisterService, Registered,
-    ServiceCounts, ServiceStatistics,
+    ServiceCounts, ServiceStatistics, SetSplit, Split,
 };
 use crate::http::{AgentHttp, Call, CallError, Connector};
 
@@ -96,6 +96,15 @@ impl GatewayClient {
         let path = format!("/api/v2/registry/{project}/services/{run}/replicas/{job}/drain");
         let call = Call::post(path).json(&drain)?.within(limit + DRAIN_MARGIN);
         self.http.send(call).await.map(drop)
+    }
+
+    /// How the requests to a service are split. `Refused` 404: the gateway cannot split any.
+    pub async fn split(&self, project: &str, run: &str, split: Option<&Split>) -> Result<(), CallError> {
+        let body = SetSplit {
+            split: split.cloned(),
+        };
+        self.post(format!("/api/v2/registry/{project}/services/{run}/split"), &body)
+            .await
     }
 
     /// Where the models of a project are answered.

@@ -15,6 +15,7 @@ use dstack_model::projects::Project;
 use dstack_model::public_keys::PublicKeyInfo;
 use dstack_model::repos::{RepoHead, RepoHeadWithCreds};
 use dstack_model::requests::*;
+use dstack_model::rollouts::RolloutState;
 use dstack_model::runs::{Run, RunPlan};
 use dstack_model::secrets::Secret;
 use dstack_model::templates::UiTemplate;
@@ -163,6 +164,10 @@ routes! {
     RunsApply = Post "/api/project/{project_name}/runs/apply", Member, changes, json ApplyRunPlanRequest => Run, writes ["Run submitted", "Service assigned to run without a gateway", "Job created on run submission", "Run updated", "Run deleted"], since "0.18.23", up to 16 MiB;
     /// Stops or aborts runs by name.
     RunsStop = Post "/api/project/{project_name}/runs/stop", Member, changes, json StopRunsRequest => (), writes ["Run status changed"], since "0.12.0";
+    /// How far the roll-out of a service is. Not part of dstack 0.22.5's API.
+    RunsGetRollout = Post "/api/project/{project_name}/runs/get_rollout", Member, reads, json NameRequest => RolloutState, reads;
+    /// Goes on with the roll-out of a service, or back. Not part of dstack 0.22.5's API.
+    RunsRollout = Post "/api/project/{project_name}/runs/rollout", Member, changes, json RolloutRequest => RolloutState, writes ["Roll-out promoted", "Roll-out aborted"];
     /// Deletes finished runs.
     RunsDelete = Post "/api/project/{project_name}/runs/delete", Member, changes, json DeleteRunsRequest => (), writes ["Run deleted"], since "0.12.0";
 

@@ -7,6 +7,7 @@ pub mod metrics;
 pub mod offer;
 pub mod profile;
 pub mod resources;
+mod rollout;
 pub mod server;
 pub mod sharing;
 pub mod token;
@@ -26,6 +27,7 @@ pub use metrics::MetricsArgs;
 pub use offer::OfferArgs;
 pub use profile::ProfileArgs;
 pub use resources::ResourcesArgs;
+pub use rollout::RolloutArgs;
 pub use server::{ServerAction, ServerArgs, ServerImportArgs};
 pub use sharing::{ExportAction, ExportArgs, ExportUpdateArgs, ImportAction, ImportArgs, ImportName};
 pub use token::{TokenAction, TokenArgs};
@@ -88,6 +90,8 @@ pub enum Command {
     Project(ProjectArgs),
     /// List runs
     Ps(PsArgs),
+    /// Show how far the roll-out of a service is, go on with it, or back
+    Rollout(RolloutArgs),
     /// Manage runs
     Run(RunArgs),
     /// Manage secrets

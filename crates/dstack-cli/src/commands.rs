@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod offer;
 pub mod project;
 pub mod ps;
+pub mod rollout;
 pub mod run;
 pub mod secret;
 pub mod stop;
@@ -60,6 +61,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Offer(args) => offer::run(context, &args).await,
         Command::Project(args) => project::run(context, args).await,
         Command::Ps(args) => ps::run(context, &args).await,
+        Command::Rollout(args) => rollout::run(context, &args).await,
         Command::Run(args) => self::run::run(context, args).await,
         Command::Secret(args) => secret::run(context, args).await,
         Command::Stop(args) => stop::run(context, &args).await,

@@ -7,6 +7,7 @@ pub mod gateways;
 pub(crate) mod metrics;
 pub mod offers;
 pub(crate) mod requests;
+pub(crate) mod rollouts;
 pub mod runs;
 pub(crate) mod sharing;
 pub mod volumes;

@@ -1,6 +1,7 @@
 //! Runs: submitting, changing, stopping, deleting.
 
 mod apply;
+mod rollout;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use dstack_agent_api::runner::ClusterInfo;
-use dstack_model::runs::JobSpec;
+use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::jobs::host_commands;
 use dstack_plan::lifecycle::WaitReason;
 use dstack_plan::lifecycle::retry::{Verdict, judge};
 use dstack_plan::nodes::{Peer, ROUTER_VARIABLE};
+use dstack_plan::services::rollout::state::Rollout;
 use dstack_store::rows::{AgentAddress, JobRow, RunRow};
 use dstack_store::{JobSnapshot, RunSnapshot};
 use dstack_units::{JobId, Time};
@@ -83,14 +84,16 @@ pub fn cluster_info(job: &JobSnapshot, jobs: &RunJobs) -> ClusterInfo {
 /// A node that its commands refer to, or its router, has no address yet, or does not exist. It is a process of its host and has no commands of
 /// its own, or its run was updated since it was made.
 pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsError> {
-    let (run, mut spec) = (&job.run.run_spec, JobSpec::clone(&job.job.job_spec));
+    let mut spec = JobSpec::clone(&job.job.job_spec);
+    let asked_for = spec_of(&job.run, job.job.deployment_num);
+    let run = asked_for.unwrap_or(&job.run.run_spec);
     let agent = job
         .instance
         .as_ref()
         .and_then(|instance| instance.agent.as_deref());
     if agent.is_some_and(AgentAddress::runs_processes) {
         // What is stored of the job are its commands in a container; those of a process come from the run.
-        if job.job.deployment_num < job.run.deployment_num {
+        if asked_for.is_none() {
             return Err(InputsError::transient(
                 "the run was updated: it is decided first whether this job still belongs to it",
             ));
@@ -109,6 +112,16 @@ pub fn placed_spec(job: &JobSnapshot, jobs: &RunJobs) -> Result<JobSpec, InputsE
     spec.env
         .extend(router.map(|address| (ROUTER_VARIABLE.to_owned(), address)));
     Ok(spec)
+}
+
+/// What a run asked for when it had this deployment; `None`: that is not known any more.
+fn spec_of(run: &RunRow, deployment: i64) -> Option<&RunSpec> {
+    if deployment == run.deployment_num {
+        return Some(&run.run_spec);
+    }
+    let is_before = |rollout: &&Rollout| rollout.from_deployment == deployment;
+    run.rollout_under_way().filter(is_before)?;
+    run.rollout_from.as_deref()
 }
 
 /// The latest submission of each job, by replica and number.

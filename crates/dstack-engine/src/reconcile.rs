@@ -12,6 +12,7 @@ mod node;
 pub mod placement_group;
 mod refusal;
 mod replicas;
+mod rollout;
 pub mod run;
 pub mod schedule;
 pub mod volume;

@@ -6,6 +6,7 @@ use std::sync::Weak;
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::rollout::judge::Answered;
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
 use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Seconds};
@@ -58,6 +59,10 @@ pub trait Services: Send + Sync + Debug {
     /// no replica; those that came to its gateway, where it has one. `None`: not known, such as by a server that has not counted for
     /// so long.
     fn load(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Option<Load>;
+
+    /// What both sides of the roll-out of this deployment have answered since it began; those of its gateway, where it has one. `None`:
+    /// not known, such as of a gateway that is silent, or cannot tell.
+    fn answered(&self, run: RunId, deployment: i64, gateway: Option<GatewayId>) -> Option<Answered>;
 
     /// Whether requests to the service wait for its first replica.
     fn is_awaited(&self, run: RunId) -> bool;
@@ -124,6 +129,9 @@ impl Services for NoServices {
         None
     }
     fn load(&self, _run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Option<Load> {
+        None
+    }
+    fn answered(&self, _run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
         None
     }
     fn is_awaited(&self, _run: RunId) -> bool {

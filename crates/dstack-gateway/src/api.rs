@@ -70,6 +70,10 @@ pub fn router(api: Arc<Api>, gate: Option<Gate>) -> Router {
             "/api/v2/registry/{project}/services/{run}/replicas/{job}/drain",
             post(registry::drain_replica),
         )
+        .route(
+            "/api/v2/registry/{project}/services/{run}/split",
+            post(registry::split),
+        )
         .route("/api/v2/health", get(registry::health))
         .route("/api/v2/stats", get(stats::counts))
         .fallback(not_found)

@@ -5,9 +5,11 @@ mod live;
 mod refusal;
 pub(crate) mod turns;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use dstack_agent_api::gateway::Split;
 use dstack_proxy::Replica;
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, Secret};
@@ -199,6 +201,23 @@ impl Registry {
             Ok(())
         })
         .await
+    }
+
+    /// How the requests to a service are split from now on.
+    ///
+    /// # Errors
+    /// There is no such service.
+    pub async fn set_split(&self, run: Run<'_>, split: Option<Split>) -> Result<(), Refusal> {
+        self.change(None, |state| {
+            service_mut(state, run, "cannot split its requests")?.split = split;
+            Ok(())
+        })
+        .await
+    }
+
+    /// How the requests to services are split, by the keys of those whose are.
+    pub async fn splits(&self) -> HashMap<uuid::Uuid, Arc<dstack_proxy::Split>> {
+        self.inner.lock().await.live.splits()
     }
 
     /// Registers a replica, to which a connection is opened before.

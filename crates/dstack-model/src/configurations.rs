@@ -23,7 +23,8 @@ pub use dev_environment::{DevEnvironmentConfiguration, Ide};
 pub use preset::PresetConfiguration;
 pub use service::{
     AnyModel, GatewayChoice, HttpHeaderSpec, HttpMethod, HttpsSetting, ProbeConfig, RateLimit, ReplicaGroup,
-    ReplicaGroupRouterConfig, RouterType, ScalingSpec, ServiceConfiguration,
+    ReplicaGroupRouterConfig, RolloutHeader, RolloutSpec, RolloutStrategy, RolloutSwitch, RouterType,
+    ScalingSpec, ServiceConfiguration,
 };
 pub use task::{NodeGroup, TaskConfiguration};
 

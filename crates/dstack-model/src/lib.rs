@@ -36,6 +36,7 @@ pub mod reach;
 pub mod repos;
 pub mod requests;
 pub mod resources;
+pub mod rollouts;
 pub mod runs;
 pub mod secrets;
 pub mod templates;

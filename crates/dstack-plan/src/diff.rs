@@ -105,6 +105,10 @@ fn configuration_fields(old: &RunSpec, new: &RunSpec) -> Vec<&'static str> {
             if standard(&old.https) && standard(&new.https) {
                 fields.push("https");
             }
+            // Not among the fields that dstack 0.22.5 names.
+            if old.rollout.is_some() || new.rollout.is_some() {
+                fields.push("rollout");
+            }
         }
         _ => {}
     }
@@ -178,6 +182,7 @@ mod tests {
                 true,
             ),
             ("service", json!({"https": true}), true),
+            ("service", json!({"rollout": {"strategy": "canary"}}), true),
             ("service", json!({"https": false}), false),
             ("service", json!({"model": "m"}), false),
         ] {

@@ -101,6 +101,7 @@ async fn proxy(replica: SocketAddr) -> SocketAddr {
         strip_prefix: true,
         shares_origin: false,
         starts_on_request: false,
+        split: None,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

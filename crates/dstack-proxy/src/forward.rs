@@ -142,7 +142,9 @@ impl Forwarder {
     ) -> Result<(Answered, Visit), Refusal> {
         let mut tries = Tries::default();
         let mut refused = NO_REPLICA;
-        while let Some(choice) = tries.next(&service.replicas, &self.random) {
+        let split = service.split.as_deref();
+        let side = split.map(|split| (split, split.side(outgoing.headers(), &self.random)));
+        while let Some(choice) = tries.next_on(&service.replicas, &self.random, side) {
             let Some(replica) = service.replicas.get(choice.place) else {
                 break;
             };
@@ -158,6 +160,9 @@ impl Forwarder {
             match attempt.make(&mut visit, outgoing).await {
                 Ok(answered) => return Ok((answered, visit)),
                 Err(failure) => {
+                    if let Some(split) = split.filter(|_| failure.is_of_replica()) {
+                        split.tally(replica.id).failed();
+                    }
                     refused = refusal_of(failure);
                     tries.note(choice.place, failure);
                     if !may_repeat(failure, outgoing) {
@@ -230,6 +235,12 @@ impl Forwarder {
                     permit,
                 } = request;
                 record.answered_by(visit.replica().id);
+                record.count_for(
+                    service
+                        .split
+                        .as_ref()
+                        .map(|split| split.tally(visit.replica().id)),
+                );
                 let answer = Answer {
                     head,
                     body,

@@ -3,6 +3,7 @@
 //! * [`routes`] — which services there are, and where their replicas are: a value that is swapped as a whole.
 //! * [`replica`] — a place where a service answers: its connections, whether it works, and how many requests are under way there.
 //! * [`balance`] — which replica gets a request.
+//! * [`split`] — which side of a roll-out gets it.
 //! * [`forward`] — one request to one of the replicas of a service, and its answer.
 //! * [`exchange`] — one question to a replica, and its answer, of bounded size.
 //! * [`grpc`] — one call of gRPC to a replica.
@@ -33,6 +34,7 @@ pub mod probe;
 pub mod rate_limit;
 pub mod replica;
 pub mod routes;
+pub mod split;
 pub mod stats;
 
 pub use body::{BoxError, ProxyBody, refusal};
@@ -41,3 +43,4 @@ pub use forward::{Forward, Forwarder, NotReceived, Starter};
 pub use limits::Limits;
 pub use replica::Replica;
 pub use routes::{ChatFormat, Model, Paths, Routes, Service};
+pub use split::Split;

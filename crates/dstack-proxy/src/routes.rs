@@ -8,6 +8,7 @@ use std::time::Duration;
 use dstack_units::{JobId, RunId};
 
 use crate::replica::Replica;
+use crate::split::Split;
 
 /// A service that requests are passed on to.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct Service {
     pub model: Option<Model>,
     /// It may have no replicas until requests come: those wait for one, and the service stays known without any.
     pub starts_on_request: bool,
+    /// How its requests are split while a new deployment stands beside the old one.
+    pub split: Option<Arc<Split>>,
     /// Where it answers.
     pub replicas: Vec<Arc<Replica>>,
 }

@@ -22,6 +22,7 @@ pub use windows::Window;
 use crate::access_log::Access;
 use crate::models::{Accounting, TokenUsage};
 use crate::routes::Service;
+use crate::split::Tally;
 
 /// Lengths of the windows, in seconds.
 pub const WINDOWS: [u64; 3] = [30, 60, 300];
@@ -128,6 +129,7 @@ impl StatsRegistry {
             head: None,
             status: CLIENT_GONE,
             access: None,
+            tally: None,
         }
     }
 
@@ -256,6 +258,8 @@ pub(crate) struct Record {
     status: u16,
     /// `None`: nobody wants to read of it.
     access: Option<Box<Access>>,
+    /// `None`: its service has one deployment only.
+    tally: Option<Tally>,
 }
 
 impl Record {
@@ -268,6 +272,18 @@ impl Record {
     pub(crate) fn answered_by(&mut self, replica: JobId) {
         if let Some(access) = &mut self.access {
             access.replica = Some(replica);
+        }
+    }
+
+    /// What becomes of it counts for its side of a roll-out as well.
+    pub(crate) fn count_for(&mut self, tally: Option<Tally>) {
+        self.tally = tally;
+    }
+
+    /// The answer has broken off.
+    pub(crate) const fn broke(&mut self) {
+        if let Some(tally) = &mut self.tally {
+            tally.broke();
         }
     }
 
@@ -285,6 +301,9 @@ impl Drop for Record {
         self.stats.under_way.fetch_sub(1, Ordering::Relaxed);
         let head = self.head.unwrap_or(total);
         self.stats.add(now, self.status, head, total);
+        if let Some(tally) = self.tally.take() {
+            tally.ended(self.status, head);
+        }
         if let Some(access) = &self.access {
             access.write(self.status, head, total);
         }

@@ -9,6 +9,7 @@ mod others;
 mod ports;
 mod probe;
 mod replicas;
+pub(crate) mod rollouts;
 mod routers;
 mod waiting;
 
@@ -23,6 +24,7 @@ use dstack_engine::services::{RequestObserver, Worker};
 use dstack_model::metrics::ServiceMetrics;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::rollout::judge::Answered;
 use dstack_proxy::models::{ModelApi, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
 use dstack_store::rows::JobRow;
@@ -40,6 +42,7 @@ use self::others::{Others, Telling};
 pub use self::ports::Ports;
 use self::ports::Reachable;
 use self::replicas::Replicas;
+use self::rollouts::Rollouts;
 use self::routers::Routers;
 use self::waiting::Waiting;
 use crate::settings::Settings;
@@ -74,6 +77,7 @@ struct Inner {
     scaled: Locked<BTreeSet<RunId>>,
     telling: Locked<Telling>,
     others: Locked<Others>,
+    rollouts: Locked<Rollouts>,
     gateways: Arc<Gateways>,
     routers: Arc<Routers>,
 }
@@ -130,6 +134,7 @@ impl ServiceRoutes {
             scaled: Locked::default(),
             telling: Locked::default(),
             others: Locked::default(),
+            rollouts: Locked::default(),
             gateways: Arc::new(gateways),
             routers: Arc::new(routers),
         }))
@@ -282,6 +287,18 @@ impl dstack_engine::Services for ServiceRoutes {
         let is_unknown = || self.0.others.lock().is_unknown(run, window, Instant::now());
         let is_known = !self.0.database.is_shared() || !is_unknown();
         is_known.then_some(Load { requests })
+    }
+
+    fn answered(&self, run: RunId, deployment: i64, gateway: Option<GatewayId>) -> Option<Answered> {
+        let both = match gateway {
+            Some(gateway) => self.0.gateways.answered(run, gateway, deployment),
+            None => {
+                let is_shared = self.0.database.is_shared();
+                let rollouts = self.0.rollouts.lock();
+                rollouts.answered(run, deployment, is_shared.then(Instant::now))
+            }
+        };
+        both.as_ref().map(rollouts::Both::answered)
     }
 
     fn is_awaited(&self, run: RunId) -> bool {

@@ -36,6 +36,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0031_gateway_machines.sql"),
     include_str!("../migrations/0032_gateway_load_balancers.sql"),
     include_str!("../migrations/0033_network_metrics.sql"),
+    include_str!("../migrations/0034_rollouts.sql"),
 ];
 
 /// Any number unlikely to be used by others: the advisory lock that lets one server migrate at a time.

@@ -10,6 +10,7 @@
 
 mod draining;
 mod probes;
+mod rollouts;
 mod routers;
 mod scaling;
 

@@ -10,7 +10,7 @@ use dstack_store::rows::{GatewayRow, JobRow, NewRun, RunRow};
 use dstack_store::{Json, Sealed, events};
 use dstack_units::{ArchiveId, ProjectId, RunId, UserId};
 
-use super::{BUSY, Runs};
+use super::{BUSY, Runs, rollout};
 use crate::core::Actor;
 use crate::error::{ControlError, Result};
 
@@ -109,7 +109,10 @@ impl Runs {
         self.resources.check_archives(request.user, &new_archives).await?;
         let changed = changed_fields(&old.run_spec, &spec).join(", ");
         let mut new = old.clone();
-        new.deploy(self.core.now());
+        let goes_on = rollout::goes_on(&old, &spec);
+        if !goes_on {
+            new.deploy(self.core.now());
+        }
         new.priority = spec.configuration.base().priority.unwrap_or(0);
         let gateway = self.resources.gateway(request.project, &spec).await?;
         let service_spec = published(&request.project_name, &spec, gateway.as_ref())?.map(Json::new);
@@ -119,6 +122,14 @@ impl Runs {
             new.service_spec = service_spec;
         }
         new.run_spec = Sealed::new(spec);
+        let mut ended = Vec::new();
+        if goes_on {
+            rollout::go_on(&old, &mut new)?;
+        } else if rollout::concerns(&old, &new) {
+            let snapshot = self.core.store.run(old.id).await?;
+            let jobs = snapshot.map(|snapshot| snapshot.jobs).unwrap_or_default();
+            ended = rollout::begin(&old, &mut new, &jobs, self.core.now())?;
+        }
         let deployment = new.deployment_num;
         let mut changes = self.core.changes(Actor::User(request.user));
         changes.note(
@@ -126,6 +137,9 @@ impl Runs {
             vec![events::run(&new)],
         );
         changes.touch(new.clone());
+        for (before, after) in ended {
+            changes.update(&before, after);
+        }
         self.core.commit(changes).await?;
         let snapshot = self.core.store.run(new.id).await?;
         Ok(Applied {

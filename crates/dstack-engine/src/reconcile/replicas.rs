@@ -13,6 +13,7 @@ use dstack_store::{Json, Sealed};
 use dstack_units::Time;
 
 use super::job::requests::is_told_to_router;
+use super::rollout;
 use super::run::{Change, Jobs, end_jobs, in_a_row};
 use crate::context::Context;
 use crate::services::Worker;
@@ -22,7 +23,7 @@ use crate::{InputsError, Result};
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The latest submissions as the planner sees them.
-fn planned<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>) -> Vec<Job<'a>> {
+pub(super) fn planned<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>) -> Vec<Job<'a>> {
     let job = |row: &&'a JobRow| Job {
         replica_num: row.replica_num,
         group: &row.job_spec.replica_group,
@@ -114,7 +115,7 @@ pub(super) async fn start(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, no
         change.run.wait(Wait::indefinite(reason));
         return Ok(());
     }
-    match create(ctx, &first.start, jobs.latest, change, now).await {
+    match create(ctx, &change.run.clone(), &first.start, jobs.latest, change, now).await {
         Ok(()) => {
             change.run.follow_jobs(RunStatus::Submitted)?;
             change.want(&first);
@@ -130,7 +131,7 @@ pub(super) async fn start(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, no
 
 impl Change {
     /// So many replicas are wanted from now on.
-    fn want(&mut self, next: &Changes) {
+    pub(super) fn want(&mut self, next: &Changes) {
         let run = &mut self.run;
         run.desired_replica_count = next.wanted;
         if run.desired_replica_counts.as_deref() != Some(&next.wanted_of) {
@@ -153,7 +154,16 @@ fn give_up(reason: &str, change: &mut Change, now: Time) -> Result<()> {
 /// The next step towards as many replicas as the run asks for now, all of its newest deployment.
 pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, now: Time) -> Result<()> {
     let latest = jobs.latest;
-    match keep_equal(ctx, latest, change).await {
+    if rollout::abort(latest, change, now)? {
+        change.run.wake_at(now);
+        return Ok(());
+    }
+    // What is new began after all that is to go on was found.
+    let kept = match rollout::has_begun(latest, &change.run) {
+        true => Ok(false),
+        false => keep_equal(ctx, latest, change).await,
+    };
+    match kept {
         Ok(false) => {}
         Ok(true) => {
             change.run.wake_at(now);
@@ -175,6 +185,12 @@ pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, n
         return Ok(());
     };
     let demand = demand(ctx, &change.run, service);
+    if rollout::follow(ctx, jobs, &demand, change, now).await? {
+        return Ok(());
+    }
+    let Some(service) = change.run.run_spec.configuration.service() else {
+        return Ok(());
+    };
     let next = replicas::next(service, &planned(ctx, &change.run, jobs), &demand, now);
     change.want(&next);
     change.look_at = next.look_at;
@@ -188,7 +204,7 @@ pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, n
         .collect();
     end_jobs(&stopped, JobTerminationReason::ScaledDown, None, change, now)?;
     if !next.start.is_empty()
-        && let Err(error) = create(ctx, &next.start, latest, change, now).await
+        && let Err(error) = create(ctx, &change.run.clone(), &next.start, latest, change, now).await
     {
         wait_for_inputs(&error, change, now);
     }
@@ -212,7 +228,16 @@ fn end_unpublished(reason: &str, change: &mut Change, now: Time) -> Result<(), T
 
 /// Takes the requests from replicas whose probes fail, as long as others get them. True if something changes.
 fn reroute(latest: &[&JobRow], change: &mut Change, now: Time) -> bool {
-    let standing = latest
+    let mut changes = false;
+    for side in rollout::sides(latest, &change.run) {
+        changes |= reroute_side(&side, change, now);
+    }
+    changes
+}
+
+/// The same of replicas that may take one another's requests.
+fn reroute_side(side: &[&JobRow], change: &mut Change, now: Time) -> bool {
+    let standing = side
         .iter()
         .filter_map(|job| Some((*job, job.standing(&change.run)?)));
     let (jobs, standings): (Vec<&JobRow>, Vec<Standing>) = standing.unzip();
@@ -237,7 +262,7 @@ fn reroute(latest: &[&JobRow], change: &mut Change, now: Time) -> bool {
 }
 
 /// What runs goes on.
-fn wait_for_inputs(error: &InputsError, change: &mut Change, now: Time) {
+pub(super) fn wait_for_inputs(error: &InputsError, change: &mut Change, now: Time) {
     let run = &mut change.run;
     let text = match error {
         InputsError::Refused(reason) => reason.clone(),
@@ -303,15 +328,16 @@ fn is_wanted(job: &JobSpec, specs: &[JobSpec]) -> bool {
     })
 }
 
-/// New submissions for these replicas, as the run asks for them now.
-async fn create(
+/// New submissions for these replicas, as this run asks for them: as it is now, or as it was before a roll-out.
+pub(super) async fn create(
     ctx: &Context,
+    run: &RunRow,
     slots: &[Slot],
     latest: &[&JobRow],
     change: &mut Change,
     now: Time,
 ) -> Result<(), InputsError> {
-    let specs = ctx.deps.inputs.jobs(&change.run, slots).await?;
+    let specs = ctx.deps.inputs.jobs(run, slots).await?;
     let text = match latest.is_empty() {
         true => "Job created on run submission. Status: SUBMITTED",
         false => "Job created on new submission. Status: SUBMITTED",
@@ -319,7 +345,7 @@ async fn create(
     for spec in specs {
         let mut job = JobRow::submitted(
             ctx.deps.random.ordered_uuid(now).into(),
-            &change.run,
+            run,
             Sealed::new(spec),
             now,
         );

@@ -10,6 +10,7 @@ use dstack_plan::lifecycle::run::{Decision, Facts, JobFacts, decide};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::schedule::next_trigger;
 use dstack_plan::services::replicas::starts_on_request;
+use dstack_plan::services::rollout::state::Rollout;
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Changes, EntityRef, EventMaker, RunSnapshot, events};
 use dstack_units::{RunId, Time};
@@ -141,13 +142,19 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
                 reason: job.termination_reason(),
                 superseded: is_service(run)
                     && job.status().is_finished()
-                    && (job.deployment_num < run.deployment_num || is_outlived(job, latest)),
+                    && (job.deployment_num < oldest_deployment(run) || is_outlived(job, latest)),
                 changed_at: job.last_processed_at,
                 in_a_row: in_a_row(jobs, job),
                 retry: retry_facts(run, jobs, job),
             })
             .collect(),
     }
+}
+
+/// Jobs of earlier deployments do not matter any more once they have ended.
+fn oldest_deployment(run: &RunRow) -> i64 {
+    let rollout = run.rollout_under_way();
+    rollout.map_or(run.deployment_num, Rollout::oldest_deployment)
 }
 
 /// Whether a job of a service failed for good before others were started, which do without it.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Json, Response};
+use dstack_agent_api::gateway::SetSplit;
 use dstack_system::{Secret, task};
 use http::HeaderName;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::read::Body;
 use super::{Api, done};
@@ -100,6 +101,7 @@ pub(super) async fn register_service(
             rate_limits: body.rate_limits,
             has_router_replica: body.has_router_replica,
             model: body.options.openai.map(|openai| openai.model),
+            split: None,
             replicas: Vec::new(),
         };
         let run = Run::new(&project, &run);
@@ -154,6 +156,19 @@ pub(super) async fn set_id(
     let (project, run) = (project.to_lowercase(), run.to_lowercase());
     changed(&api, |registry| async move {
         registry.set_id(Run::new(&project, &run), &body.id).await
+    })
+    .await
+}
+
+/// How requests are split while a new deployment stands beside the old one.
+pub(super) async fn split(
+    State(api): Shared,
+    Path((project, run)): Path<(String, String)>,
+    Body(body): Body<SetSplit>,
+) -> Response {
+    let (project, run) = (project.to_lowercase(), run.to_lowercase());
+    changed(&api, |registry| async move {
+        registry.set_split(Run::new(&project, &run), body.split).await
     })
     .await
 }
@@ -243,8 +258,15 @@ pub(super) async fn list_services(State(api): Shared) -> Response {
             .replicas
             .iter()
             .map(|replica| json!({ "id": replica.job_id }));
-        let replicas: Vec<Value> = replicas.collect();
-        json!({ "id": service.id, "project_name": project, "run_name": run, "replicas": replicas })
+        let mut listed = Map::new();
+        listed.insert("id".to_owned(), json!(service.id));
+        listed.insert("project_name".to_owned(), json!(project));
+        listed.insert("run_name".to_owned(), json!(run));
+        listed.insert("replicas".to_owned(), replicas.collect());
+        if let Some(split) = &service.split {
+            listed.insert("split".to_owned(), json!(split));
+        }
+        Value::Object(listed)
     };
     let services: Vec<Value> = state.services().map(service).collect();
     Json(json!({ "services": services })).into_response()

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Json, Response};
-use dstack_agent_api::gateway::{ServiceCounts, Times};
-use dstack_proxy::stats::{Histogram, StatsRegistry, WINDOWS};
+use dstack_agent_api::gateway::{RolloutCounts, ServiceCounts, SideCounts, Times};
+use dstack_proxy::split::{Side, Split};
+use dstack_proxy::stats::{Histogram, Snapshot, StatsRegistry, WINDOWS};
 use dstack_units::RunId;
 use serde_json::{Map, Value, json};
 
@@ -24,9 +25,11 @@ pub(super) async fn collect(State(api): State<Arc<Api>>) -> Response {
 
 /// What was counted since the gateway was started.
 pub(super) async fn counts(State(api): State<Arc<Api>>) -> Response {
-    let state = api.registry.state().await;
+    let (state, splits) = (api.registry.state().await, api.registry.splits().await);
     let of = |(_, _, service): (&str, &str, &Arc<ServiceRecord>)| {
-        let snapshot = api.stats.snapshot(RunId::from(service.key))?;
+        let split = splits.get(&service.key);
+        let counted = api.stats.snapshot(RunId::from(service.key));
+        let snapshot = counted.or_else(|| split.map(|_| Snapshot::default()))?;
         Some(ServiceCounts {
             id: service.key.simple().to_string(),
             by_class: snapshot.by_class,
@@ -35,10 +38,27 @@ pub(super) async fn counts(State(api): State<Arc<Api>>) -> Response {
             total: times(&snapshot.total),
             prompt_tokens: snapshot.tokens.prompt,
             completion_tokens: snapshot.tokens.completion,
+            rollout: split.map(|split| rollout(split)),
         })
     };
     let all: Vec<ServiceCounts> = state.services().filter_map(of).collect();
     Json(all).into_response()
+}
+
+fn rollout(split: &Split) -> RolloutCounts {
+    let side = |side: Side| {
+        let answers = split.answered.of(side);
+        SideCounts {
+            requests: answers.requests,
+            failed: answers.failed,
+            head: times(&answers.head),
+        }
+    };
+    RolloutCounts {
+        deployment: split.deployment,
+        new: side(Side::New),
+        old: side(Side::Old),
+    }
 }
 
 fn times(histogram: &Histogram) -> Times {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_proxy::rate_limit::{Key, RateLimit, RateLimits};
-use dstack_proxy::{ChatFormat, Model, Paths, Replica, Routes, Service};
+use dstack_proxy::{ChatFormat, Model, Paths, Replica, Routes, Service, Split};
 use dstack_system::{Locked, Random, task};
 use dstack_units::{JobId, RunId};
 use http::HeaderName;
@@ -99,6 +99,15 @@ impl Live {
         Some(Arc::clone(&found.replica))
     }
 
+    /// How the requests to services are split, by the keys of those whose are.
+    pub(super) fn splits(&self) -> HashMap<Uuid, Arc<Split>> {
+        let services = self.services.iter();
+        let split = |(key, service): (&Uuid, &LiveService)| {
+            Some((*key, Arc::clone(service.site.service.split.as_ref()?)))
+        };
+        services.filter_map(split).collect()
+    }
+
     /// Makes what runs follow what is registered. Returns the sites of that, and what is not in them any more.
     pub(super) async fn follow(&mut self, state: &State, mut opened: Option<Opened>) -> (Sites, Retired) {
         let mut retired = Vec::new();
@@ -151,6 +160,10 @@ impl Live {
         old: Option<LiveService>,
         (opened, retired): (&mut Option<Opened>, &mut Vec<LiveReplica>),
     ) -> LiveService {
+        let split = split(
+            record,
+            old.as_ref().and_then(|old| old.site.service.split.as_deref()),
+        );
         let (mut kept, limits) = match old {
             Some(old) => (old.replicas, of_same_limits(&old.record, record, &old.site)),
             None => (Vec::new(), None),
@@ -169,7 +182,7 @@ impl Live {
         let services = replicas.iter().map(|live| Arc::clone(&live.replica)).collect();
         LiveService {
             record: Arc::clone(record),
-            site: Arc::new(site(&names, record, limits, services)),
+            site: Arc::new(site(&names, record, limits, (split, services))),
             replicas,
         }
     }
@@ -223,11 +236,28 @@ fn of_same_limits(
     (old.rate_limits == new.rate_limits).then(|| Arc::clone(&site.limits))
 }
 
+/// How requests are split; what was answered before of the same deployment goes on to count.
+fn split(record: &ServiceRecord, before: Option<&Split>) -> Option<Arc<Split>> {
+    let split = record.split.as_ref()?;
+    let before = before.filter(|before| before.deployment == split.deployment);
+    let header = split.header.as_ref();
+    let ids = split.new.iter().filter_map(|id| id.parse::<Uuid>().ok());
+    Some(Arc::new(Split {
+        deployment: split.deployment,
+        new: ids.map(JobId::from).collect(),
+        share: split.share,
+        header: header.and_then(|header| Some((header.name.parse().ok()?, header.value.parse().ok()?))),
+        answered: before
+            .map(|before| Arc::clone(&before.answered))
+            .unwrap_or_default(),
+    }))
+}
+
 fn site(
     names: &Names<'_>,
     record: &ServiceRecord,
     limits: Arc<Locked<RateLimits>>,
-    replicas: Vec<Arc<Replica>>,
+    (split, replicas): (Option<Arc<Split>>, Vec<Arc<Replica>>),
 ) -> ServiceSite {
     let service = Service {
         run_id: RunId::from(record.key),
@@ -243,6 +273,7 @@ fn site(
         read_timeout: Duration::from_secs(record.read_timeout.max(1)),
         shares_origin: false,
         starts_on_request: false,
+        split,
         model: record.model.as_ref().map(model),
         replicas,
     };

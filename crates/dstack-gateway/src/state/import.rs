@@ -205,6 +205,7 @@ impl Importer<'_> {
             read_timeout: old.read_timeout.unwrap_or(default_read_timeout()),
             rate_limits: old.rate_limits,
             has_router_replica: old.has_router_replica.unwrap_or(false),
+            split: None,
             model: model.map(|model| ModelRecord {
                 name: model.name.clone(),
                 format: model.format_spec.clone(),

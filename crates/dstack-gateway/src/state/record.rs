@@ -1,5 +1,6 @@
 //! Services and their replicas, as the server tells of them.
 
+use dstack_agent_api::gateway::Split;
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -36,6 +37,9 @@ pub struct ServiceRecord {
     /// The model that it serves.
     #[serde(default)]
     pub model: Option<ModelRecord>,
+    /// How its requests are split while a new deployment stands beside the old one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
     /// Where it answers.
     #[serde(default)]
     pub replicas: Vec<ReplicaRecord>,

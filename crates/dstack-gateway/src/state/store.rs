@@ -143,6 +143,7 @@ mod tests {
             read_timeout: 300,
             rate_limits: Vec::new(),
             has_router_replica: false,
+            split: None,
             model: None,
             replicas: Vec::new(),
         };

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::app::App;
 use crate::support::client::{ask, ask_from};
 use crate::support::ssh::Ssh;
-use crate::support::{Setup, model, until};
+use crate::support::{Setup, job, model, ok, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_is_asked_by_its_host_name() {
@@ -294,5 +294,50 @@ async fn a_proxy_that_is_trusted_tells_who_asks() {
     assert_eq!(
         [from("203.0.113.7").await.status, from("203.0.113.8").await.status],
         [429, 200]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_split_between_old_and_new_replicas_as_the_server_says() {
+    let (setup, ssh) = (Setup::start().await, Ssh::start().await);
+    let (old, new) = (App::start("old").await, App::start("new").await);
+    setup.register("web", json!({}), &ssh).await;
+    setup.register_replica("web", 1, old.port, &ssh).await;
+    let path = "/api/v2/registry/main/services/web/split";
+    let split = |share: u64| {
+        let header = json!({"name": "x-canary", "value": "1"});
+        json!({"split": {"deployment": 3, "new": [job(2)], "share": share, "header": header}})
+    };
+    // Before the new replica comes.
+    assert_eq!(setup.post(path, &split(0)).await, ok());
+    setup.register_replica("web", 2, new.port, &ssh).await;
+    let said =
+        async |setup: &Setup, request| setup.send("web.example.com", request).await.json()["app"].clone();
+    for _ in 0..20 {
+        assert_eq!(said(&setup, Request::get("/")).await, "old");
+    }
+    let canary = || Request::get("/").header("x-canary", "1");
+    assert_eq!(said(&setup, canary()).await, "new");
+    let listed = setup.get("/api/services/list").await.1;
+    assert_eq!(listed["services"][0]["split"], split(0)["split"]);
+    assert_eq!(setup.post(path, &split(10_000)).await, ok());
+    assert_eq!(said(&setup, Request::get("/")).await, "new");
+    until("all is counted", async || {
+        let counted = setup.get("/api/v2/stats").await.1;
+        let rollout = &counted[0]["rollout"];
+        let requests = |side: &str| rollout[side]["requests"].clone();
+        rollout["deployment"] == 3 && requests("old") == 20 && requests("new") == 2
+    })
+    .await;
+    let setup = setup.killed_and_started().await;
+    until("the new replica is reached again", async || {
+        setup.ask("web.example.com", "/").await.status == 200
+    })
+    .await;
+    assert_eq!(said(&setup, Request::get("/")).await, "new", "it is remembered");
+    assert_eq!(setup.post(path, &json!({"split": null})).await, ok());
+    assert_eq!(
+        setup.get("/api/services/list").await.1["services"][0].get("split"),
+        None
     );
 }

@@ -4,6 +4,7 @@ mod groups;
 mod models;
 mod probes;
 mod rate_limits;
+mod rollout;
 mod scaling;
 
 use dstack_units::{PortMapping, Range, port};
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::DEFAULT_GROUP_NAME;
 use super::base::BaseRunConfiguration;
 use crate::common::EntityReference;
+use crate::decode::Refusal;
 use crate::decode::{Cx, constraint, enums};
 use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
@@ -22,6 +24,7 @@ pub use groups::{ReplicaGroup, ReplicaGroupRouterConfig, RouterType};
 pub use models::{AnyModel, OpenAiChatModel, TgiChatModel};
 pub use probes::{HttpHeaderSpec, HttpMethod, HttpTag, ProbeConfig};
 pub use rate_limits::{HeaderPartitioningKey, IpAddressPartitioningKey, PartitioningKey, RateLimit};
+pub use rollout::{Latency, Percent, RolloutHeader, RolloutSpec, RolloutStrategy, RolloutSwitch};
 pub use scaling::{RpsTag, ScalingSpec};
 
 tag!(
@@ -66,6 +69,9 @@ pub struct ServiceConfiguration {
     /// The shell commands to run.
     #[decode(default)]
     pub commands: Vec<String>,
+    /// How replicas are replaced by those of a new deployment. Not part of dstack 0.22.5's configurations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutSpec>,
     /// The configuration type.
     #[serde(rename = "type")]
     #[decode(default)]
@@ -248,12 +254,12 @@ impl Schema for HttpsSetting {
 }
 
 /// In the reference's order, the first broken rule only.
-fn check(service: ServiceConfiguration) -> Result<ServiceConfiguration, String> {
+fn check(service: ServiceConfiguration) -> Result<ServiceConfiguration, Refusal> {
     if service.groups.is_none()
         && service.commands.is_empty()
         && service.base.image.as_ref().is_none_or(String::is_empty)
     {
-        return Err("Either `commands` or `image` must be set".to_owned());
+        return Err("Either `commands` or `image` must be set".into());
     }
     if let Some(replicas) = &service.replicas {
         scaling::check(replicas, service.scaling.as_ref())?;
@@ -261,5 +267,6 @@ fn check(service: ServiceConfiguration) -> Result<ServiceConfiguration, String> 
     if let Some(groups) = &service.groups {
         groups::check_with_service(&service, groups)?;
     }
+    rollout::check_with_service(&service)?;
     Ok(service)
 }

@@ -9,6 +9,7 @@ use crate::decode::scalars::id4;
 use crate::decode::{Cx, Value};
 use crate::offers::{CpuGroup, GpuGroup};
 use crate::repos::{AnyRepoInfo, RemoteRepoCreds};
+use crate::rollouts::RolloutAction;
 use crate::runs::{ApplyRunPlanInput, RunSpec};
 use crate::schema::{Schema, Schemas, any_of, texts};
 use crate::{Decode, string_enum};
@@ -118,6 +119,15 @@ pub struct StopRunsRequest {
 pub struct DeleteRunsRequest {
     /// Names of the runs; unknown ones are ignored. When one of them is active, none is deleted.
     pub runs_names: Vec<String>,
+}
+
+/// Request of `runs/rollout`. Not part of dstack 0.22.5's API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
+pub struct RolloutRequest {
+    /// Name of the run.
+    pub run_name: String,
+    /// What becomes of its roll-out.
+    pub action: RolloutAction,
 }
 
 string_enum! {

@@ -118,6 +118,13 @@ pub enum WaitReason {
         /// What prevents it, for users.
         error: String,
     },
+    /// The new deployment of a service stands beside the old one.
+    Rollout {
+        /// Number of the new deployment.
+        deployment: i64,
+        /// What the roll-out waits for, for users.
+        what: String,
+    },
 
     // Instances
     /// The configuration of clouds is to be read and their offers looked at.
@@ -381,6 +388,9 @@ impl fmt::Display for WaitReason {
             Self::EndWithoutJobs => f.write_str("its end: its jobs cannot be made"),
             Self::JobsMade { deployment, error } => {
                 write!(f, "the jobs of deployment {deployment}: {error}")
+            }
+            Self::Rollout { deployment, what } => {
+                write!(f, "the roll-out of deployment {deployment}: {what}")
             }
             Self::CloudsAsked => f.write_str("the clouds to be asked"),
             Self::CloudAsked => f.write_str("the cloud to be asked"),

@@ -10,6 +10,7 @@ use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
 use super::autoscaling::{self, Demand, Group, Scale};
+use super::rollout::sides::{self, Course, Step};
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
@@ -142,13 +143,90 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, n
     }
     // What is left belongs to groups that are not in the configuration any more.
     for members in replicas.into_values() {
-        let stages: Vec<Replica> = members
-            .iter()
-            .map(|(num, jobs)| replica(*num, jobs, None, now, &mut None))
-            .collect();
-        changes.stop.extend(rollout::remove(&stages).stop);
+        changes.stop.extend(left_over(&members, now));
     }
     changes
+}
+
+/// The next step of a service whose old and new deployment stand side by side.
+pub fn next_of_both(
+    service: &ServiceConfiguration,
+    jobs: sides::Jobs<'_, '_>,
+    demand: &Demand,
+    course: Course,
+    now: Time,
+) -> Step {
+    let all: Vec<Job<'_>> = [jobs.old, jobs.new, jobs.kept].concat();
+    let [mut olds, mut news, mut kept] = [jobs.old, jobs.new, jobs.kept].map(sides::by_group);
+    let mut numbers = Numbers::after(&all);
+    let mut step = Step::default();
+    for group in service.replica_groups() {
+        let name = group.name.as_deref().unwrap_or_default();
+        let [old, new, kept] =
+            [&mut olds, &mut news, &mut kept].map(|side| side.remove(name).unwrap_or_default());
+        let mut known = demand.of(name, &group.replicas, group.scaling.as_ref());
+        let scaled = [&old, &new, &kept].into_iter().filter_map(scaled_at).max();
+        known.last_scaled_at = known.last_scaled_at.or(scaled);
+        let wanted = bounded(autoscaling::desired(&known, now));
+        let scale = Scale::next(demand.scales.get(name).copied(), wanted, now);
+        step.changes.want(&group, &known, scale, now);
+        let wake_at = &mut step.changes.wake_at;
+        let [old, new, kept] =
+            [&old, &new, &kept].map(|members| staged(members, scale.fell_at, now, wake_at));
+        let free: Vec<i64> = [&new, &old, &kept]
+            .into_iter()
+            .flat_map(|side| ended_nums(side))
+            .collect();
+        if !kept.is_empty() {
+            let members = [new, kept].concat();
+            let changes = rollout::step(&members, wanted);
+            step.changes.stop.extend(changes.stop);
+            step.changes
+                .start
+                .extend(numbers.take(changes.start, &free, name));
+            continue;
+        }
+        let of_group = sides::of_group(name, &old, &new, wanted, course);
+        let started = numbers.take(of_group.start, &free, name);
+        let is_free = |num: &i64| started.iter().all(|slot| slot.num != *num);
+        let free: Vec<i64> = free.into_iter().filter(is_free).collect();
+        step.changes.stop.extend(of_group.stop);
+        step.changes.start.extend(started);
+        step.start_old
+            .extend(numbers.take(of_group.start_old, &free, name));
+        step.sides.push(of_group.sides);
+    }
+    for (name, members) in olds {
+        let of_group = sides::of_left_over(name, &staged(&members, None, now, &mut None), course);
+        step.changes.stop.extend(of_group.stop);
+        step.sides.push(of_group.sides);
+    }
+    for members in news.into_values().chain(kept.into_values()) {
+        step.changes.stop.extend(left_over(&members, now));
+    }
+    step
+}
+
+fn staged(
+    members: &BTreeMap<i64, Vec<&Job<'_>>>,
+    fell_at: Option<Time>,
+    now: Time,
+    wake_at: &mut Option<Time>,
+) -> Vec<Replica> {
+    let members = members.iter();
+    members
+        .map(|(num, jobs)| replica(*num, jobs, fell_at, now, wake_at))
+        .collect()
+}
+
+fn ended_nums(replicas: &[Replica]) -> Vec<i64> {
+    let ended = replicas.iter().filter(|one| one.stage == Stage::Ended);
+    ended.map(|one| one.num).collect()
+}
+
+/// Replicas of a group that is not in the configuration any more.
+fn left_over(members: &BTreeMap<i64, Vec<&Job<'_>>>, now: Time) -> Vec<i64> {
+    rollout::remove(&staged(members, None, now, &mut None)).stop
 }
 
 fn bounded(wanted: i64) -> i64 {

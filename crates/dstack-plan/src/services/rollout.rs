@@ -2,6 +2,16 @@
 //!
 //! A new deployment replaces replicas one after another: one more than wanted may live at a time, and an old one that
 //! answers requests is stopped only when more answer than are wanted.
+//!
+//! * [`state`] — a roll-out in which the new deployment stands beside the old one for a while.
+//! * [`sides`] — which replicas both have meanwhile.
+//! * [`judge`] — whether the answers of the new one are good enough.
+//! * [`course`] — what becomes of it next.
+
+pub mod course;
+pub mod judge;
+pub mod sides;
+pub mod state;
 
 use std::cmp::Reverse;
 
@@ -87,6 +97,7 @@ pub fn free_held(replicas: &mut [Replica]) {
     }
 }
 
+/// Towards so many replicas, whatever their deployment.
 fn scale(replicas: &[Replica], desired: i64) -> Changes {
     let active = count(replicas, |replica| replica.stage.is_active());
     let held = count(replicas, |replica| {

@@ -51,6 +51,7 @@ impl Lease {
     fn break_off(mut self) {
         if !self.sent.is_broken() {
             self.visit.failed();
+            self.record.broke();
         }
     }
 }
@@ -110,7 +111,9 @@ impl AnswerBody {
     /// The replica is silent: how it is goes unsaid, since it may only be slow.
     fn give_up(&mut self) -> BoxError {
         self.broken = true;
-        self.lease = None;
+        if let Some(mut lease) = self.lease.take() {
+            lease.record.broke();
+        }
         Silent {
             after: self.silence.limit,
         }

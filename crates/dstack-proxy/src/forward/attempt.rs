@@ -44,6 +44,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The replica is to blame: not its client, nor a connection that was closed in between.
+    pub(crate) const fn is_of_replica(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Broken | Self::Silent)
+    }
+
     /// The replica has certainly not got the request.
     pub(crate) const fn is_not_received(self) -> bool {
         matches!(self, Self::Unreachable | Self::NotSent)

@@ -61,6 +61,11 @@ impl Outgoing {
         })
     }
 
+    /// Its headers, until it is sent.
+    pub(crate) const fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
     /// A replica that gets it twice does what it does once.
     pub(crate) fn is_idempotent(&self) -> bool {
         self.method.is_idempotent()

@@ -7,6 +7,7 @@ use dstack_system::Random;
 use super::attempt::Failure;
 use crate::balance::{Candidate, choose, soonest};
 use crate::replica::Replica;
+use crate::split::{Side, Split};
 
 /// Most attempts of one request.
 pub(crate) const MAX_ATTEMPTS: usize = 3;
@@ -35,6 +36,33 @@ impl Tries {
     /// The next replica: one that gets requests and has not failed; otherwise, where only a used connection was closed, the same
     /// over a new one; otherwise one that is left out, unless it has failed this request.
     pub(crate) fn next(&self, replicas: &[Arc<Replica>], random: &Random) -> Option<Choice> {
+        self.next_of(replicas, random, |_| true, true)
+    }
+
+    /// The same of a request that goes to a side of a roll-out: to the other one only if its own has no replica that gets requests.
+    pub(crate) fn next_on(
+        &self,
+        replicas: &[Arc<Replica>],
+        random: &Random,
+        side: Option<(&Split, Side)>,
+    ) -> Option<Choice> {
+        let Some((split, side)) = side else {
+            return self.next(replicas, random);
+        };
+        let is_own = |replica: &Replica| split.side_of(replica.id) == side;
+        let may_be = |replica: &Replica| split.takes_over(side, split.side_of(replica.id), replicas);
+        self.next_of(replicas, random, is_own, false)
+            .or_else(|| self.next_of(replicas, random, may_be, true))
+    }
+
+    /// The next of those replicas that are `wanted`; `or_out`: one that is left out, if there is no other.
+    fn next_of(
+        &self,
+        replicas: &[Arc<Replica>],
+        random: &Random,
+        wanted: impl Fn(&Replica) -> bool,
+        or_out: bool,
+    ) -> Option<Choice> {
         if self.made >= MAX_ATTEMPTS {
             return None;
         }
@@ -42,14 +70,23 @@ impl Tries {
         let untried = replicas
             .iter()
             .enumerate()
-            .filter(|(place, _)| !self.failed.contains(place) && self.closed != Some(*place))
+            .filter(|(place, replica)| {
+                !self.failed.contains(place) && self.closed != Some(*place) && wanted(replica)
+            })
             .map(|(place, replica)| candidate(place, replica));
+        let closed = self
+            .closed
+            .filter(|place| replicas.get(*place).is_some_and(|replica| wanted(replica)));
         let choice = |place, fresh| Choice { place, fresh, last };
         // The last attempt takes no chances.
         choose(untried.clone(), |bound| random.below(bound))
             .map(|place| choice(place, last))
-            .or_else(|| self.closed.map(|place| choice(place, true)))
-            .or_else(|| soonest(untried).map(|place| choice(place, last)))
+            .or_else(|| closed.map(|place| choice(place, true)))
+            .or_else(|| {
+                soonest(untried)
+                    .filter(|_| or_out)
+                    .map(|place| choice(place, last))
+            })
     }
 
     /// This replica gets no more requests, and was not asked.

@@ -34,6 +34,7 @@ pub(super) fn plain_service(run: &str) -> Service {
         strip_prefix: true,
         shares_origin: false,
         starts_on_request: false,
+        split: None,
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,

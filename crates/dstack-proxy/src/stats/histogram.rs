@@ -19,7 +19,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    pub(super) fn add(&mut self, time: Duration) {
+    pub(crate) fn add(&mut self, time: Duration) {
         let seconds = time.as_secs_f64();
         let bucket = BUCKETS.partition_point(|bound| *bound < seconds);
         if let Some(count) = self.counts.get_mut(bucket) {

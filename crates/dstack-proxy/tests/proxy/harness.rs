@@ -190,6 +190,7 @@ pub(crate) fn service(replicas: impl IntoIterator<Item = Replica>, read_timeout:
         strip_prefix: true,
         shares_origin: false,
         starts_on_request: false,
+        split: None,
         paths: Paths::All,
         read_timeout,
         model: None,

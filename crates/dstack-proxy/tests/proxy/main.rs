@@ -14,6 +14,7 @@ mod harness;
 mod limits;
 mod retries;
 mod smuggling;
+mod splits;
 mod starting;
 mod streaming;
 mod timeouts;

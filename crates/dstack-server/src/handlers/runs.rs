@@ -4,6 +4,7 @@ mod apply;
 mod list;
 mod offers;
 mod plan;
+mod rollout;
 pub(crate) mod services;
 pub(crate) mod volumes;
 
@@ -31,6 +32,8 @@ pub(super) fn routes(api: Api) -> Api {
         .on::<routes::RunsGet, _, _>(get)
         .on::<routes::RunsGetPlan, _, _>(plan::get_plan)
         .on::<routes::RunsApply, _, _>(apply::apply)
+        .on::<routes::RunsGetRollout, _, _>(rollout::get)
+        .on::<routes::RunsRollout, _, _>(rollout::act)
         .on::<routes::RunsStop, _, _>(stop)
         .on::<routes::RunsDelete, _, _>(delete)
 }

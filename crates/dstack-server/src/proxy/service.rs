@@ -196,6 +196,7 @@ mod tests {
             read_timeout: std::time::Duration::from_secs(1),
             shares_origin: true,
             starts_on_request: false,
+            split: None,
             model: None,
             replicas: Vec::new(),
         }

@@ -93,8 +93,8 @@ impl Counts {
 }
 
 impl Times {
-    /// Of buckets that only one of them has, nobody knows how many of the other are in them: those are left out.
-    fn plus(mut self, other: &Self) -> Self {
+    /// With those of others. Of buckets that only one of them has, nobody knows how many of the other are in them: those are left out.
+    pub(super) fn plus(mut self, other: &Self) -> Self {
         if self.count == 0 {
             return other.clone();
         }
@@ -127,7 +127,7 @@ impl Times {
     /// As Prometheus' `histogram_quantile`: times are spread evenly over their bucket, and what took longer than the last bound
     /// took as long as that.
     #[allow(clippy::cast_precision_loss)] // numbers of requests
-    fn quantile(&self, share: f64) -> Option<f64> {
+    pub(super) fn quantile(&self, share: f64) -> Option<f64> {
         if self.count == 0 {
             return None;
         }

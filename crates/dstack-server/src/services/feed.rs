@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_proxy::Routes;
+use dstack_proxy::{Routes, Service};
 use dstack_store::StoreError;
 use dstack_store::notices::SERVICES;
 use dstack_system::{chain, task};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::others::{TELL_INTERVAL, Told};
-use super::{Inner, ServiceRoutes, load};
+use super::{Inner, ServiceRoutes, load, rollouts};
 
 /// Pause before the database is listened to again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -73,6 +73,10 @@ impl ServiceRoutes {
             for told in self.0.requests_to_tell() {
                 self.0.tell(&told.to_string()).await;
             }
+            let told = self.0.rollouts.lock().to_tell();
+            for told in told {
+                self.0.tell(&told.to_string()).await;
+            }
         }
     }
 
@@ -124,6 +128,7 @@ impl ServiceRoutes {
                 Ok(()) => continue,
                 Err(error) => {
                     self.0.others.lock().miss();
+                    self.0.rollouts.lock().miss();
                     tracing::warn!(error = %chain(&error), "changes of services are not heard");
                 }
             }
@@ -137,6 +142,7 @@ impl ServiceRoutes {
             return Ok(());
         };
         self.0.others.lock().listen(Instant::now());
+        self.0.rollouts.lock().listen(Instant::now());
         // What was told before we listened, or was lost on its way.
         self.sweep().await?;
         let until = Instant::now() + SWEEP_INTERVAL;
@@ -158,6 +164,8 @@ impl ServiceRoutes {
         if let Ok(run) = what.parse() {
             self.0.gateways.changed();
             self.want(run, false);
+        } else if let Some(told) = rollouts::Told::read(what) {
+            self.0.rollouts.lock().hear(sender, told, Instant::now());
         } else if let Some(told) = Told::read(what) {
             let new = self.0.others.lock().hear(sender, told, Instant::now());
             self.0.forwarder.stats().add_arrived(told.run, new);
@@ -212,6 +220,7 @@ impl Inner {
         let services = stored.services(self);
         self.note_scaled(runs, stored.scaled());
         self.routers.note(runs, stored.routed());
+        self.forget_rollouts(runs, &services);
         let mut reading = self.reading.lock();
         let withdrawn = reading.withdrawn.take().unwrap_or_default();
         // Under the lock, so that what is withdrawn from now on is among what is routed.
@@ -244,6 +253,19 @@ impl Inner {
             self.withdraw(job);
         }
         Ok(())
+    }
+
+    /// Of these runs, those without a split are in no roll-out any more.
+    fn forget_rollouts(&self, runs: &[RunId], services: &[Service]) {
+        let is_split = |run: RunId| {
+            services
+                .iter()
+                .any(|service| service.run_id == run && service.split.is_some())
+        };
+        let mut rollouts = self.rollouts.lock();
+        for run in runs.iter().filter(|run| !is_split(**run)) {
+            rollouts.forget(*run);
+        }
     }
 
     /// Of these runs, those are the ones whose replicas follow their requests.

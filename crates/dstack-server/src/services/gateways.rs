@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::link::CountedService;
 use self::link::Link;
+use super::rollouts::Both;
 use super::waiting::Waiting;
 use crate::wiring::GatewayHosts;
 
@@ -159,6 +160,17 @@ impl Gateways {
         let counted = links.iter().map(|link| link.requests(run, seconds));
         let requests = counted.sum::<Option<u64>>()?;
         Some(Load { requests })
+    }
+
+    /// What both sides of the roll-out of this deployment have answered at all replicas of the gateway; `None`: one of them has not said
+    /// so lately.
+    pub(super) fn answered(&self, run: RunId, gateway: GatewayId, deployment: i64) -> Option<Both> {
+        let links = self.of(gateway).filter(|links| !links.is_empty())?;
+        let mut all = Both::default();
+        for link in links {
+            all = all.plus(&link.answered(run, deployment)?);
+        }
+        Some(all)
     }
 
     /// What a gateway has counted, all of them if none is named, as far as they say so soon.

@@ -8,7 +8,7 @@ use dstack_model::configurations::AnyModel;
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::runs::RunStatus;
 use dstack_plan::services::{replicas, routers};
-use dstack_proxy::{ChatFormat, Model, Paths, Service};
+use dstack_proxy::{ChatFormat, Model, Paths, Service, Split};
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use dstack_store::{Database, StoreError};
@@ -16,6 +16,7 @@ use dstack_units::{InstanceId, RunId, Time};
 
 use super::Inner;
 use super::replicas::Place;
+use super::rollouts;
 
 /// What is stored of services.
 #[derive(Debug)]
@@ -88,10 +89,18 @@ impl Stored {
             .collect();
         let service = Service {
             starts_on_request: starts_on_request(&listed.run, configuration, inner.clock.now()),
+            split: self.split(inner, &listed.run),
             replicas,
             ..described(listed, configuration, inner.read_timeout)
         };
         (service.starts_on_request || !service.replicas.is_empty()).then_some(service)
+    }
+
+    fn split(&self, inner: &Arc<Inner>, run: &RunRow) -> Option<Arc<Split>> {
+        let jobs = self.jobs.iter().filter(|job| job.run_id == run.id);
+        let planned = rollouts::split(run, jobs)?;
+        let answered = inner.rollouts.lock().of(run.id, planned.deployment);
+        Some(Arc::new(planned.routed(answered)))
     }
 }
 
@@ -118,6 +127,7 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         read_timeout,
         shares_origin: true,
         starts_on_request: false,
+        split: None,
         model: configuration.model.as_ref().map(model),
         replicas: Vec::new(),
     }

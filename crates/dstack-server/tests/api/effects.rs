@@ -267,6 +267,19 @@ async fn runs(story: &mut Story) {
         .await;
     let run = [("project_name", "main"), ("run_name", "hello")];
     story.at::<r::MetricsService>(&run, json!(null)).await;
+    let rollout = json!({"strategy": "blue_green", "switch": "manual"});
+    let green = json!({"type": "service", "port": 80, "commands": ["serve anew"], "rollout": rollout});
+    let green = json!({"run_name": "hello", "configuration": green});
+    story
+        .call::<r::RunsApply>(json!({"plan": {"run_spec": green}, "force": true}))
+        .await;
+    story.call::<r::RunsGetRollout>(json!({"name": "hello"})).await;
+    for action in ["promote", "abort"] {
+        story
+            .call::<r::RunsRollout>(json!({"run_name": "hello", "action": action}))
+            .await;
+    }
+    story.new_events().await;
     story
         .call::<r::RunsStop>(json!({"runs_names": ["hello"], "abort": true}))
         .await;

@@ -39,6 +39,7 @@ mod proxy;
 mod reload;
 mod repos;
 mod retention;
+mod rollouts;
 mod root;
 mod routers;
 mod runs;

@@ -36,6 +36,10 @@ const DIFFERENT: &[(&str, &str)] = &[
     ("also has .gateway_image", "of gateways on Kubernetes"),
     ("also has .creds.role_arn", "which credentials of AWS assume"),
     ("also has .creds.external_id", "which that role asks for"),
+    (
+        ".configuration.rollout",
+        "how new deployments of services stand beside the old ones",
+    ),
     ("has .explain", "only ours explains plans"),
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),

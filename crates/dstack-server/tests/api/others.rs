@@ -414,6 +414,10 @@ fn runs(all: &mut Table, world: &World) {
     let names = json!({"runs_names": ["hello"]});
     all.add::<r::RunsStop>(json!({"runs_names": ["hello"], "abort": true}), Ignored);
     all.add::<r::RunsDelete>(names, Ignored);
+    let no_service = Refused(400, "Found no service of this name");
+    all.add::<r::RunsGetRollout>(json!({"name": "hello"}), no_service.clone());
+    let abort = json!({"run_name": "hello", "action": "abort"});
+    all.add::<r::RunsRollout>(abort, no_service);
 
     let plan = |more: Value| json!({"run_spec": run(more)});
     let apply = |more: Value| json!({"plan": {"run_spec": run(more)}, "force": true});

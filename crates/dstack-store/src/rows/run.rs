@@ -6,6 +6,7 @@ use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::autoscaling::Scale;
+use dstack_plan::services::rollout::state::{Phase, Rollout};
 use dstack_units::{FleetId, GatewayId, ProjectId, RepoRowId, RunId, Time, UserId};
 
 use super::{TransitionError, change_status, life};
@@ -49,6 +50,10 @@ entity! {
         pub desired_replica_count: i64,
         /// The same of each group that scales by its requests, and since when; `None`: no group does, or none has begun to.
         pub desired_replica_counts: Option<Json<BTreeMap<String, Scale>>>,
+        /// A roll-out in which the new deployment stands beside the old one, or that was rolled back; `None`: there was none.
+        pub rollout: Option<Json<Rollout>>,
+        /// What was asked for before it.
+        pub rollout_from: Option<Sealed<RunSpec>>,
         /// Next time of the schedule.
         pub next_triggered_at: Option<Time>,
         /// Deleted by the user; kept for history.
@@ -109,6 +114,8 @@ impl RunRow {
             deployment_num: 0,
             desired_replica_count: 1,
             desired_replica_counts: None,
+            rollout: None,
+            rollout_from: None,
             next_triggered_at: new.next_triggered_at,
             deleted: false,
             last_processed_at: now,
@@ -144,6 +151,45 @@ impl RunRow {
         }
     }
 
+    /// The roll-out that is under way.
+    pub fn rollout_under_way(&self) -> Option<&Rollout> {
+        self.rollout.as_deref().filter(|rollout| !rollout.phase.is_over())
+    }
+
+    /// The new deployment, which was just applied, stands beside the one of this specification from now on.
+    pub fn begin_rollout(&mut self, rollout: Rollout, from: Sealed<RunSpec>) {
+        self.rollout = Some(Json::new(rollout));
+        self.rollout_from = Some(from);
+    }
+
+    /// The roll-out has come so far.
+    pub fn enter_rollout(&mut self, phase: Phase, now: Time) {
+        if let Some(rollout) = self.rollout.as_deref() {
+            let mut rollout = rollout.clone();
+            rollout.enter(phase, now);
+            self.rollout = Some(Json::new(rollout));
+        }
+    }
+
+    /// Nothing is left of the old deployment, or nothing is asked for but to replace it.
+    pub fn end_rollout(&mut self) {
+        self.rollout = None;
+        self.rollout_from = None;
+    }
+
+    /// Asks for what was asked for before the roll-out, by a further deployment. `false`: there is nothing to go back to.
+    pub fn roll_back(&mut self, reason: String, now: Time) -> bool {
+        let (Some(rollout), Some(from)) = (self.rollout.clone(), self.rollout_from.take()) else {
+            return false;
+        };
+        self.deploy(now);
+        self.priority = from.configuration.base().priority.unwrap_or(0);
+        self.run_spec = from;
+        self.service_spec = rollout.service_spec.clone().map(Json::new);
+        self.enter_rollout(Phase::RolledBack(reason), now);
+        true
+    }
+
     /// Follows its jobs.
     ///
     /// # Errors
@@ -177,6 +223,7 @@ impl RunRow {
         self.fleet_id = None;
         self.next_triggered_at = next_triggered_at;
         self.desired_replica_counts = None;
+        self.end_rollout();
         self.wait(Wait::none());
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use dstack_agent_api::gateway::{OpenAiOptions, RegisterEntrypoint, RegisterService, ServiceOptions};
+use dstack_agent_api::gateway::{OpenAiOptions, RegisterEntrypoint, RegisterService, ServiceOptions, Split};
 use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::gateways::AnyGatewayCertificate;
 use dstack_plan::services::gateways as plan;
@@ -15,6 +15,7 @@ use dstack_units::{GatewayId, InstanceId, JobId, RunId};
 use url::Url;
 
 use super::Rules;
+use crate::services::rollouts;
 
 /// A service, as the database has it.
 #[derive(Debug)]
@@ -116,19 +117,58 @@ impl Expected {
         named.collect()
     }
 
-    /// As it is compared.
-    pub(super) fn planned(&self) -> Vec<plan::Expected> {
-        let service = |service: &Service| plan::Expected {
-            run: service.listed.run.id,
-            project: service.listed.project_name.clone(),
-            name: service.listed.run.run_name.clone(),
-            jobs: service.replicas.keys().copied().collect::<BTreeSet<JobId>>(),
+    /// As it is compared, of a gateway that splits requests so by now. New replicas are not among those that it should have before it
+    /// knows that they are.
+    pub(super) fn planned(&self, splits: &HashMap<RunId, Split>) -> Vec<plan::Expected> {
+        let service = |service: &Service| {
+            let run = service.listed.run.id;
+            let (wanted, present) = (service.split(), splits.get(&run));
+            let jobs = service.replicas.keys().copied();
+            plan::Expected {
+                run,
+                project: service.listed.project_name.clone(),
+                name: service.listed.run.run_name.clone(),
+                jobs: jobs
+                    .filter(|job| rollouts::may_be_told(*job, wanted.as_ref(), present))
+                    .collect::<BTreeSet<JobId>>(),
+            }
         };
         self.services.values().map(service).collect()
+    }
+
+    /// Whether requests to one of its services are split.
+    pub(super) fn has_splits(&self) -> bool {
+        self.services.values().any(|service| service.split().is_some())
+    }
+
+    /// Services of a gateway that has these, whose requests are to be split in another way than it does.
+    pub(super) fn resplit(
+        &self,
+        known: &[plan::Known],
+        splits: &HashMap<RunId, Split>,
+    ) -> Vec<(RunId, (String, String), Option<Split>)> {
+        let is_known = |run: RunId| known.iter().any(|known| known.run == Some(run));
+        let services = self.services.iter().filter(|(run, _)| is_known(**run));
+        let changed = services.filter_map(|(run, service)| {
+            let wanted = service.split();
+            let listed = &service.listed;
+            let name = (
+                listed.project_name.to_lowercase(),
+                listed.run.run_name.to_lowercase(),
+            );
+            (wanted.as_ref() != splits.get(run)).then_some((*run, name, wanted))
+        });
+        changed.collect()
     }
 }
 
 impl Service {
+    /// How its requests are to be split.
+    fn split(&self) -> Option<Split> {
+        let jobs = self.replicas.values().map(|replica| &replica.job);
+        rollouts::split(&self.listed.run, jobs).map(rollouts::Planned::told)
+    }
+
     fn configuration(&self) -> Option<&ServiceConfiguration> {
         self.listed.run.run_spec.configuration.service()
     }

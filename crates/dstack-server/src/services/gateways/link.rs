@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_agent_api::gateway::{RegisterEntrypoint, Registered, ServiceCounts};
+use dstack_agent_api::gateway::{RegisterEntrypoint, Registered, RolloutCounts, ServiceCounts, Split};
 use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_agent_api::http::CallError;
 use dstack_model::reach::Reach;
@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use super::expected::{self, Expected, Replica, Service};
 use super::{Gateways, questions};
+use crate::services::rollouts::Both;
 use crate::wiring::{GatewayHosts, NoWay};
 
 /// What a replica has is compared so often with what it should have, where nothing is known to have changed.
@@ -82,6 +83,8 @@ struct State {
     refused: BTreeMap<Name, Refused>,
     /// Requests to services that scale, when they were counted last.
     counted: Option<(Instant, HashMap<RunId, Windows>)>,
+    /// What both sides of roll-outs have answered, when that was asked last.
+    rollouts: Option<(Instant, HashMap<RunId, RolloutCounts>)>,
     /// By which it was reached last, and what it should have had then.
     reached: Option<(GatewayClient, Arc<Expected>)>,
 }
@@ -133,6 +136,7 @@ impl Link {
                 entrypoints: HashSet::new(),
                 refused: BTreeMap::new(),
                 counted: None,
+                rollouts: None,
                 reached: None,
             }),
         }
@@ -194,6 +198,15 @@ impl Link {
         let (at, counted) = state.counted.as_ref()?;
         let is_recent = Instant::now() < *at + COUNTED_FOR;
         counted.get(&run).filter(|_| is_recent)?.get(&seconds).copied()
+    }
+
+    /// What both sides of the roll-out of this deployment have answered; `None`: it has not said so lately.
+    pub(super) fn answered(&self, run: RunId, deployment: i64) -> Option<Both> {
+        let state = self.state.lock();
+        let (at, counted) = state.rollouts.as_ref()?;
+        let is_recent = Instant::now() < *at + COUNTED_FOR;
+        let counts = counted.get(&run).filter(|_| is_recent)?;
+        (counts.deployment == deployment).then(|| Both::from(counts))
     }
 
     /// What it has counted since it was started of the services that it should have; `None`: it does not say so.
@@ -379,7 +392,8 @@ async fn serve(
     client.configure(&gateways.rules.acme).await.map_err(called)?;
     link.state.lock().entrypoints.clear();
     loop {
-        let known = known(&client.registered().await.map_err(called)?);
+        let registered = client.registered().await.map_err(called)?;
+        let (known, splits) = (known(&registered), splits(&registered));
         // Read after it: what was committed before has been told by now, or is told below.
         let expected = expected::read(&gateways.database, link.gateway).await;
         let expected = Arc::new(expected.map_err(|error| chain(&error).to_string())?);
@@ -394,13 +408,19 @@ async fn serve(
         for run in came {
             gateways.came(run);
         }
-        for step in steps(&known, &expected.planned()) {
+        for (run, name, split) in expected.resplit(&known, &splits) {
+            begin_split(link, &client, run, name, split);
+        }
+        for step in steps(&known, &expected.planned(&splits)) {
             begin(gateways, link, hosts, &client, &expected, step);
         }
         for (project, entrypoint) in expected.entrypoints(&gateways.rules) {
             begin_entrypoint(link, &client, project, entrypoint);
         }
         count(link, &client, &expected).await?;
+        if expected.has_splits() {
+            count_rollouts(link, &client).await;
+        }
         tokio::select! {
             () = link.wanted.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep(SYNC_INTERVAL) => {}
@@ -435,6 +455,47 @@ async fn count(link: &Link, client: &GatewayClient, expected: &Expected) -> Resu
     }
     link.state.lock().counted = Some((Instant::now(), counted));
     Ok(())
+}
+
+/// Asks what both sides of roll-outs have answered. A gateway that does not say so is asked again.
+async fn count_rollouts(link: &Link, client: &GatewayClient) {
+    let told = match client.counts().await {
+        Ok(told) => told,
+        Err(error) => {
+            tracing::debug!(gateway.replica = %link.replica, error = %chain(&error), "a gateway does not say what new replicas have answered");
+            return;
+        }
+    };
+    let of_run = |counts: ServiceCounts| {
+        let run = RunId::from(Uuid::parse_str(&counts.id).ok()?);
+        Some((run, counts.rollout?))
+    };
+    let counted = told.into_iter().filter_map(of_run).collect();
+    link.state.lock().rollouts = Some((Instant::now(), counted));
+}
+
+/// Begins to tell how the requests to a service are split, unless it is being told of.
+fn begin_split(link: &Arc<Link>, client: &GatewayClient, run: RunId, name: Name, split: Option<Split>) {
+    let Some(turn) = Turn::begin(link, &name, Some(run), &BTreeSet::new()) else {
+        return;
+    };
+    let client = client.clone();
+    task::spawn("tell a gateway how requests are split", async move {
+        let _place = turn.link.places.acquire().await;
+        if let Err(error) = client.split(&name.0, &name.1, split.as_ref()).await {
+            tracing::warn!(gateway.replica = %turn.link.replica, run = name.1, error = %chain(&error), "a gateway is told later how requests are split");
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    });
+}
+
+fn splits(registered: &Registered) -> HashMap<RunId, Split> {
+    let services = registered.services.iter();
+    let split = |service: &dstack_agent_api::gateway::RegisteredService| {
+        let run = RunId::from(Uuid::parse_str(service.id.as_deref()?).ok()?);
+        Some((run, service.split.clone()?))
+    };
+    services.filter_map(split).collect()
 }
 
 fn known(registered: &Registered) -> Vec<Known> {

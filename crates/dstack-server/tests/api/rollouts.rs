@@ -1,0 +1,195 @@
+//! Roll-outs in which the new deployment of a service stands beside the old one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use dstack_agent_api::http::{Connector, TcpConnector};
+use dstack_model::runs::JobStatus;
+use dstack_plan::services::rollout::state::Phase;
+use dstack_server::services::Ports;
+use dstack_store::rows::{AgentAddress, JobRow, RunRow};
+use dstack_store::{Commit, EngineStore as _, Put, Sealed};
+use serde_json::{Value, json};
+
+use super::services::{apply, run};
+use super::{ADMIN, Server, TestServer, request};
+
+/// Jobs of the first deployment are at the first address, those of later ones at the second.
+#[derive(Debug)]
+struct ByDeployment([SocketAddr; 2]);
+
+impl Ports for ByDeployment {
+    fn port(&self, _: &AgentAddress, job: &JobRow, _: u16) -> Arc<dyn Connector> {
+        let [old, new] = self.0;
+        let address = if job.deployment_num == 0 { old } else { new };
+        Arc::new(TcpConnector { address })
+    }
+}
+
+async fn says(word: &'static str) -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let replica = axum::serve(
+        listener,
+        Router::new().fallback(move || async move { axum::Json(word) }),
+    );
+    dstack_system::task::spawn("replica", async move { replica.await.unwrap() });
+    address
+}
+
+fn canary(share: &str) -> Value {
+    let header = json!({"name": "x-canary", "value": "1"});
+    let rollout = json!({"strategy": "canary", "share": share, "header": header});
+    json!({"auth": false, "commands": ["serve anew"], "rollout": rollout})
+}
+
+async fn stored(server: &Server) -> (RunRow, Vec<JobRow>) {
+    let project = server.main_project().await;
+    let database = &server.state.data.database;
+    let run = database.run_by_name(project, "web").await.unwrap().unwrap().run;
+    let jobs = database.views().jobs(&[run.id]).await.unwrap();
+    (run, jobs)
+}
+
+async fn commit(server: &Server, puts: Vec<Put>) {
+    let commit = Commit::unchecked(puts, Vec::new());
+    server.state.data.store().commit(commit).await.unwrap();
+    server.state.services.load().await.unwrap();
+}
+
+/// A replica of the new deployment that gets requests, as an engine would make it.
+async fn add_new_replica(server: &Server) {
+    let (run, jobs) = stored(server).await;
+    let (old, now) = (&jobs[0], server.state.data.clock.now());
+    let mut spec = (*old.job_spec).clone();
+    spec.replica_num = 1;
+    let id = uuid::Uuid::from_u128(99).into();
+    let mut job = JobRow::submitted(id, &run, Sealed::new(spec), now);
+    job.advance(JobStatus::Provisioning, now).unwrap();
+    job.advance(JobStatus::Running, now).unwrap();
+    job.instance_id = old.instance_id;
+    job.registered = true;
+    commit(server, vec![Put::Job(job)]).await;
+}
+
+async fn enter(server: &Server, phase: Phase) {
+    let (mut run, _) = stored(server).await;
+    run.enter_rollout(phase, server.state.data.clock.now());
+    commit(server, vec![Put::Run(run)]).await;
+}
+
+/// A service with an old replica and a new one that is to get such a share.
+async fn beside(share: &str) -> Server {
+    let server = Server::new().await;
+    let addresses = [says("old").await, says("new").await];
+    server
+        .state
+        .services
+        .reach_through(Arc::new(ByDeployment(addresses)));
+    apply(&server, json!({"auth": false})).await.ok();
+    run(&server).await;
+    apply(&server, canary(share)).await.ok();
+    add_new_replica(&server).await;
+    server
+}
+
+async fn said(server: &Server, is_canary: bool) -> String {
+    let mut asked = request("GET", "/proxy/services/main/web/", None, None);
+    if is_canary {
+        asked.headers_mut().insert("x-canary", "1".parse().unwrap());
+    }
+    server.send(asked).await.ok().as_str().unwrap().to_owned()
+}
+
+/// How many of so many requests the new replica answers.
+async fn new_of(server: &Server, requests: usize) -> usize {
+    let mut new = 0;
+    for _ in 0..requests {
+        new += usize::from(said(server, false).await == "new");
+    }
+    new
+}
+
+async fn state(server: &Server) -> Value {
+    server.main("runs/get_rollout", json!({"name": "web"})).await.ok()
+}
+
+#[tokio::test]
+async fn requests_through_the_server_are_split_as_the_roll_out_says() {
+    let server = beside("20%").await;
+    assert_eq!(new_of(&server, 30).await, 0, "it is not watched yet");
+    assert_eq!(said(&server, true).await, "new");
+    enter(&server, Phase::Watching).await;
+    let new = new_of(&server, 400).await;
+    // Four standard deviations.
+    assert!((48..=112).contains(&new), "{new} of 400");
+    assert_eq!(said(&server, true).await, "new");
+    let shown = state(&server).await;
+    assert_eq!(
+        (&shown["phase"], &shown["strategy"]),
+        (&json!("watching"), &json!("canary"))
+    );
+    let [newer, older] = shown["deployments"].as_array().unwrap().as_slice() else {
+        panic!("{shown}")
+    };
+    assert_eq!(
+        (&newer["deployment_num"], &newer["share_percent"]),
+        (&json!(1), &json!(20.0))
+    );
+    assert_eq!((&newer["replicas"], &newer["ready"]), (&json!(1), &json!(1)));
+    // Before it was watched, 30 of the old one and one with the header were counted as well.
+    assert_eq!(newer["answers"]["requests"], new + 2, "{shown}");
+    assert_eq!(older["answers"]["requests"], 30 + 400 - new, "{shown}");
+    assert_eq!(newer["answers"]["failed"], 0);
+    enter(&server, Phase::Kept).await;
+    assert_eq!(new_of(&server, 30).await, 30);
+    enter(&server, Phase::Following).await;
+    let both = new_of(&server, 200).await;
+    assert!(
+        (60..=140).contains(&both),
+        "{both} of 200: each of two replicas is as good"
+    );
+}
+
+#[tokio::test]
+async fn what_is_asked_of_a_roll_out_is_done_later_and_refused_where_it_means_nothing() {
+    let server = TestServer::new().start().await;
+    apply(&server, json!({"auth": false})).await.ok();
+    let ask = |action: &str| server.main("runs/rollout", json!({"run_name": "web", "action": action}));
+    assert!(
+        ask("promote")
+            .await
+            .refused()
+            .0
+            .starts_with("No roll-out of web is under way")
+    );
+    assert_eq!(state(&server).await["phase"], Value::Null);
+    let updated = apply(&server, canary("10%")).await.ok();
+    assert_eq!(updated["deployment_num"], 1);
+    assert_eq!(state(&server).await["phase"], "preparing");
+    assert_eq!(ask("promote").await.ok()["asked"], "promote");
+    assert_eq!(ask("abort").await.ok()["asked"], "abort");
+    enter(&server, Phase::Kept).await;
+    assert!(
+        ask("promote")
+            .await
+            .refused()
+            .0
+            .starts_with("All requests go to the new")
+    );
+    let other = json!({"auth": false, "commands": ["serve anew"], "rollout": {"strategy": "blue_green"}});
+    assert!(
+        apply(&server, other)
+            .await
+            .refused()
+            .0
+            .starts_with("A roll-out is under way")
+    );
+    // Only how it goes on is changed: it is the same deployment.
+    let more = apply(&server, canary("50%")).await.ok();
+    assert_eq!(more["deployment_num"], 1);
+    assert_eq!(state(&server).await["phase"], "kept");
+    let listed = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
+    assert_eq!(listed[0]["run_spec"]["configuration"]["rollout"]["share"], "50%");
+}
