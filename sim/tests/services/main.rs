@@ -12,6 +12,7 @@ mod draining;
 mod probes;
 mod routers;
 mod scaling;
+mod signals;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -143,6 +143,7 @@ mod tests {
             read_timeout: 300,
             rate_limits: Vec::new(),
             has_router_replica: false,
+            balancing: super::super::BalancingRecord::default(),
             model: None,
             replicas: Vec::new(),
         };

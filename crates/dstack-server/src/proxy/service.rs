@@ -197,6 +197,7 @@ mod tests {
             shares_origin: true,
             starts_on_request: false,
             model: None,
+            balancing: dstack_proxy::Balancing::default(),
             replicas: Vec::new(),
         }
     }
