@@ -79,17 +79,26 @@ fn forget_oldest(services: &mut HashMap<RunId, Known>) {
     }
 }
 
-/// The least busy one of these places whose replica works and is not too busy.
+/// The least busy one of these places whose replica works and is not too busy. What several have seen, others may as well: a new
+/// replica would never get requests if all that begin alike stayed with those that have seen it.
 fn least_busy(candidates: &[Candidate], places: impl Iterator<Item = usize>) -> Option<usize> {
     let fit = candidates
         .iter()
         .filter(|candidate| !matches!(candidate.standing, Standing::Out { .. }));
+    let least = fit.clone().map(|candidate| candidate.load).min()?;
     let (count, total) = fit.fold((0, 0), |(count, total), candidate| {
         (count + 1, total + candidate.load)
     });
-    places
-        .filter_map(|place| candidates.get(place))
-        .filter(|candidate| candidate.standing == Standing::Up && !is_too_busy(candidate.load, total, count))
+    let owners: Vec<&Candidate> = places.filter_map(|place| candidates.get(place)).collect();
+    let is_shared = owners.len() > 1;
+    let may_have_more = |candidate: &&Candidate| match is_shared {
+        true => candidate.load <= least + 1,
+        false => !is_too_busy(candidate.load, total, count),
+    };
+    owners
+        .into_iter()
+        .filter(|candidate| candidate.standing == Standing::Up)
+        .filter(may_have_more)
         .min_by_key(|candidate| candidate.load)
         .map(|candidate| candidate.place)
 }
