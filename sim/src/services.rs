@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_engine::Engine;
-use dstack_engine::services::{RequestObserver, Worker};
+use dstack_engine::services::{Measured, RequestObserver, Worker};
 use dstack_model::runs::{JobStatus, ProbeSpec};
 use dstack_plan::lifecycle::job::requests_timeout;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::pages::Told;
 use dstack_plan::services::rollout::judge::Answered;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{AgentAddress, JobRow};
@@ -81,6 +82,10 @@ struct State {
     waiting: BTreeMap<JobId, usize>,
     /// Requests to services within any window; of others it is not known.
     loads: BTreeMap<RunId, u64>,
+    /// What is measured of requests to services within any window; of others nothing is known.
+    measured: BTreeMap<RunId, Measured>,
+    /// What all replicas tell together.
+    told: Told,
     /// What routers have of jobs that are to be their workers.
     workers: Option<Standings>,
     /// What both sides of roll-outs have answered; of others it is not known.
@@ -225,6 +230,16 @@ impl Services {
             Some(answered) => drop(state.answered.insert(run, answered)),
             None => drop(state.answered.remove(&run)),
         }
+    }
+
+    /// This is measured of the requests to a service, whatever the window, from now on.
+    pub fn measure(&self, run: RunId, measured: Measured) {
+        self.lock().measured.insert(run, measured);
+    }
+
+    /// The replicas of all services tell this of themselves together, whatever the window, from now on.
+    pub fn tell(&self, told: Told) {
+        self.lock().told = told;
     }
 
     /// A request to a service comes through the server that was started last, and waits for a replica. Clients whose server dies ask
@@ -476,6 +491,15 @@ impl dstack_engine::Services for Routes {
 
     fn answered(&self, run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
         self.services.lock().answered.get(&run).copied()
+    }
+
+    fn measured(&self, run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Measured {
+        let measured = self.services.lock().measured.get(&run).copied();
+        measured.unwrap_or_default()
+    }
+
+    fn told(&self, _jobs: &[JobId], _path: &str, _window: Seconds) -> Told {
+        self.services.lock().told
     }
 
     fn is_awaited(&self, run: RunId) -> bool {

@@ -46,6 +46,9 @@ pub struct RegisterService {
     pub rate_limits: Vec<Value>,
     /// Whether a replica routes requests to the others.
     pub has_router_replica: bool,
+    /// How requests are spread over its replicas, as the configuration has it; unset: as ever. Gateways of dstack 0.22.5 know nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balancing: Option<String>,
 }
 
 /// What a service is besides.
@@ -188,6 +191,20 @@ pub struct ServiceStatistics {
 pub struct Counted {
     /// Requests whose answers ended within the window.
     pub requests: u64,
+    /// How busy the service was; gateways of dstack 0.22.5 do not say.
+    #[serde(default)]
+    pub strain: Option<Strained>,
+}
+
+/// How busy a service was within a window.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Strained {
+    /// Seconds that requests were under way, of all together.
+    pub busy: f64,
+    /// Answers that are streams of events whose first piece came.
+    pub first_pieces: u64,
+    /// Seconds that their clients had waited for it, all together.
+    pub waited: f64,
 }
 
 /// What was counted of the requests to a service since the gateway was started. Not of gateways of dstack 0.22.5.

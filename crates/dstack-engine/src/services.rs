@@ -6,7 +6,9 @@ use std::sync::Weak;
 use async_trait::async_trait;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::pages::Told;
 use dstack_plan::services::rollout::judge::Answered;
+use dstack_plan::services::signals::{Observed, Times};
 use dstack_store::rows::JobRow;
 use dstack_store::{Commit, JobSnapshot, Put};
 use dstack_units::{GatewayId, GatewayReplicaId, InstanceId, JobId, RunId, Seconds};
@@ -64,11 +66,37 @@ pub trait Services: Send + Sync + Debug {
     /// not known, such as of a gateway that is silent, or cannot tell.
     fn answered(&self, run: RunId, deployment: i64, gateway: Option<GatewayId>) -> Option<Answered>;
 
+    /// What was measured of the requests to the service within the last `window`, of 30, 60 or 300 s; at its gateway, where it has one.
+    fn measured(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Measured;
+
+    /// What these jobs tell of themselves at this path of their service's port, as they did lately: whoever asks for it has it read from
+    /// now on, for a while.
+    fn told(&self, jobs: &[JobId], path: &str, window: Seconds) -> Told;
+
     /// Whether requests to the service wait for its first replica.
     fn is_awaited(&self, run: RunId) -> bool;
 
     /// Tells this one, from now on, what happens to requests.
     fn report_to(&self, observer: Weak<dyn RequestObserver>);
+}
+
+/// What was measured of the requests to a service.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Requests under way, on average.
+    pub concurrency: Observed,
+    /// Times until the first piece of an answer that is a stream of events; `None`: not known.
+    pub first_pieces: Option<Times>,
+}
+
+/// Nothing is known.
+impl Default for Measured {
+    fn default() -> Self {
+        Self {
+            concurrency: Observed::UNKNOWN,
+            first_pieces: None,
+        }
+    }
 }
 
 /// What the router of a service has of one of the jobs that are to be its workers.
@@ -133,6 +161,12 @@ impl Services for NoServices {
     }
     fn answered(&self, _run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
         None
+    }
+    fn measured(&self, _run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Measured {
+        Measured::default()
+    }
+    fn told(&self, _jobs: &[JobId], _path: &str, _window: Seconds) -> Told {
+        Told::default()
     }
     fn is_awaited(&self, _run: RunId) -> bool {
         false

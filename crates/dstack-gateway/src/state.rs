@@ -14,7 +14,9 @@ use std::sync::Arc;
 use dstack_system::Secret;
 use serde::{Deserialize, Serialize};
 
-pub use record::{ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, SshHop};
+pub use record::{
+    BalancingRecord, ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, SshHop,
+};
 
 /// All that is registered.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use dstack_agent_api::http::TcpConnector;
 use dstack_proxy::body::full;
-use dstack_proxy::{Client, Forward, Forwarder, Paths, ProxyBody, Replica, Scheme, Service};
+use dstack_proxy::{Balancing, Client, Forward, Forwarder, Paths, ProxyBody, Replica, Scheme, Service};
 use dstack_system::task;
 use dstack_units::{JobId, RunId};
 use http::{Request, Response};
@@ -105,6 +105,7 @@ async fn proxy(replica: SocketAddr) -> SocketAddr {
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,
+        balancing: Balancing::default(),
         replicas: vec![Arc::new(replica)],
     });
     let forwarder = Arc::new(Forwarder::default());

@@ -1,6 +1,6 @@
 //! Which replica gets a request. Pure: what is known of the replicas and the random numbers are handed in.
 
-use crate::replica::Standing;
+use crate::replica::{Replica, Standing};
 
 /// What is known of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,17 @@ pub struct Candidate {
     pub load: usize,
     /// Whether it gets requests.
     pub standing: Standing,
+}
+
+impl Candidate {
+    /// The replica at this place, as it is now.
+    pub(crate) fn of(place: usize, replica: &Replica) -> Self {
+        Self {
+            place,
+            load: replica.in_flight(),
+            standing: replica.standing(),
+        }
+    }
 }
 
 /// The place of the less loaded of two replicas that get requests. `below` makes a random number below its argument.

@@ -30,6 +30,8 @@ use crate::access_log::Access;
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
 use crate::later::later;
 use crate::limits::{Left, Limits, Permit};
+use crate::media_type::is_of_type;
+use crate::prefix::{MAX_BODY_BYTES, Prefixes, Prompt, Room};
 use crate::replica::{Sender, Visit};
 use crate::routes::Service;
 use crate::stats::{Record, StatsRegistry};
@@ -85,6 +87,7 @@ pub struct Forwarder {
     random: Random,
     stats: Arc<StatsRegistry>,
     left: Left,
+    prefixes: Prefixes,
     /// `None`: services start no replicas when requests come.
     starter: Option<Arc<dyn Starter>>,
     logs_access: bool,
@@ -103,6 +106,7 @@ impl Forwarder {
             random,
             stats: Arc::default(),
             left: Left::of(Limits::default()),
+            prefixes: Prefixes::default(),
             starter: None,
             logs_access: false,
         }
@@ -134,13 +138,17 @@ impl Forwarder {
         &self.stats
     }
 
-    /// The first answer that a replica begins.
+    /// The first answer that a replica begins; `prompt`: what chooses the first one.
     async fn answered(
         &self,
         service: &Service,
         outgoing: &mut Outgoing,
+        prompt: Option<&Prompt>,
     ) -> Result<(Answered, Visit), Refusal> {
-        let mut tries = Tries::default();
+        let mut tries = Tries::preferring(match prompt {
+            Some(prompt) => self.prefixes.place_for(service, prompt),
+            None => None,
+        });
         let mut refused = NO_REPLICA;
         let split = service.split.as_deref();
         let side = split.map(|split| (split, split.side(outgoing.headers(), &self.random)));
@@ -152,6 +160,9 @@ impl Forwarder {
                 tries.leave_out(choice.place);
                 continue;
             };
+            if let Some(prompt) = prompt {
+                self.prefixes.note(service, prompt, replica);
+            }
             let attempt = Attempt {
                 fresh: choice.fresh,
                 repeatable: !choice.last,
@@ -198,10 +209,11 @@ impl Forwarder {
         &self,
         service: &Service,
         outgoing: &mut Outgoing,
+        prompt: Option<&Prompt>,
         listens_by: Instant,
     ) -> Result<(Answered, Visit), Refusal> {
         loop {
-            let answered = self.answered(service, outgoing).await;
+            let answered = self.answered(service, outgoing, prompt).await;
             let next = Instant::now() + UNTIL_IT_LISTENS;
             match answered {
                 Err(refused)
@@ -221,10 +233,14 @@ impl Forwarder {
         mut request: UnderWay,
         listens_by: Option<Instant>,
     ) -> Response<ProxyBody> {
-        let outgoing = &mut request.outgoing;
+        let prompt = match request.prompt(service.read_timeout).await {
+            Ok(prompt) => prompt,
+            Err(failure) => return request.refuse(refusal_of(failure)),
+        };
+        let (outgoing, prompt) = (&mut request.outgoing, prompt.as_ref());
         let answered = match listens_by {
-            Some(by) => self.first_answer(service, outgoing, by).await,
-            None => self.answered(service, outgoing).await,
+            Some(by) => self.first_answer(service, outgoing, prompt, by).await,
+            None => self.answered(service, outgoing, prompt).await,
         };
         match answered {
             Ok(((response, sender), visit)) => {
@@ -233,6 +249,7 @@ impl Forwarder {
                     outgoing,
                     mut record,
                     permit,
+                    ..
                 } = request;
                 record.answered_by(visit.replica().id);
                 record.count_for(
@@ -263,6 +280,7 @@ impl Forward for Forwarder {
         let access = self
             .logs_access
             .then(|| Access::new(service, request.method(), request.uri(), request.extensions()));
+        let room = self.prefixes.room_for(service, &request);
         let outgoing = match Outgoing::new(request) {
             Ok(outgoing) => outgoing,
             Err(Unclear(status, detail)) => return Refusal::of(status, detail).response(),
@@ -272,14 +290,16 @@ impl Forward for Forwarder {
         let Some(permit) = self.left.take(outgoing.upgrade.is_some()) else {
             return refuse(TOO_MANY.not_received(), record, outgoing);
         };
-        let request = UnderWay {
+        let mut request = UnderWay {
             outgoing,
             record,
             permit,
+            room,
         };
         match self.started(service).await {
             None => self.pass_on(service, request, None).await,
             Some(Ok(service)) => {
+                request.record.waited_for_start();
                 let listens_by = later(started, service.read_timeout);
                 self.pass_on(&service, request, Some(listens_by)).await
             }
@@ -293,9 +313,27 @@ struct UnderWay {
     outgoing: Outgoing,
     record: Record,
     permit: Permit,
+    /// It is read for its prompt; until it is answered.
+    room: Option<Room>,
 }
 
 impl UnderWay {
+    /// The prompt by which its replica is chosen, if it is; read within this time.
+    async fn prompt(&mut self, limit: Duration) -> Result<Option<Prompt>, Failure> {
+        if self.room.is_none() {
+            return Ok(None);
+        }
+        let gathered = self.outgoing.body.gather(MAX_BODY_BYTES);
+        match tokio::time::timeout(limit, gathered).await {
+            Ok(Ok(bytes)) => Ok(Prompt::read(&bytes)),
+            Ok(Err(error)) => {
+                tracing::debug!(error = %dstack_system::chain(error.as_ref()), "a request has broken off");
+                Err(Failure::ClientBroken)
+            }
+            Err(_) => Err(Failure::ClientSilent),
+        }
+    }
+
     fn refuse(self, refused: Refusal) -> Response<ProxyBody> {
         refuse(refused, self.record, self.outgoing)
     }
@@ -467,6 +505,9 @@ impl Answer {
 
     fn begin(&mut self) {
         self.record.answered(self.head.status);
+        if self.head.status.is_success() && is_of_type(&self.head.headers, "text/event-stream") {
+            self.record.streams();
+        }
         // What the client's connection speaks is the server's to say.
         self.head.version = Version::HTTP_11;
     }

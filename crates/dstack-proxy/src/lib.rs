@@ -4,6 +4,7 @@
 //! * [`replica`] — a place where a service answers: its connections, whether it works, and how many requests are under way there.
 //! * [`balance`] — which replica gets a request.
 //! * [`split`] — which side of a roll-out gets it.
+//! * `prefix` — the same, so that those whose prompts begin alike get to the same.
 //! * [`forward`] — one request to one of the replicas of a service, and its answer.
 //! * [`exchange`] — one question to a replica, and its answer, of bounded size.
 //! * [`grpc`] — one call of gRPC to a replica.
@@ -27,9 +28,11 @@ pub mod forward;
 pub mod grpc;
 mod later;
 pub mod limits;
+mod media_type;
 pub mod models;
 #[cfg(test)]
 mod nowhere;
+mod prefix;
 pub mod probe;
 pub mod rate_limit;
 pub mod replica;
@@ -42,5 +45,5 @@ pub use client::{Client, Scheme};
 pub use forward::{Forward, Forwarder, NotReceived, Starter};
 pub use limits::Limits;
 pub use replica::Replica;
-pub use routes::{ChatFormat, Model, Paths, Routes, Service};
+pub use routes::{Balancing, ChatFormat, Model, Paths, Routes, Service};
 pub use split::Split;

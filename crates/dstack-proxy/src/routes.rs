@@ -34,6 +34,8 @@ pub struct Service {
     pub read_timeout: Duration,
     /// The model that it serves.
     pub model: Option<Model>,
+    /// Which of its replicas gets a request.
+    pub balancing: Balancing,
     /// It may have no replicas until requests come: those wait for one, and the service stays known without any.
     pub starts_on_request: bool,
     /// How its requests are split while a new deployment stands beside the old one.
@@ -52,6 +54,16 @@ impl Service {
     pub fn has_replicas(&self) -> bool {
         self.replicas.iter().any(|replica| !replica.is_retired())
     }
+}
+
+/// Which replica of a service gets a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Balancing {
+    /// The less busy one of two chosen at random.
+    #[default]
+    LeastRequests,
+    /// The one that has seen most of the beginning of the prompt, unless it is too busy.
+    Prefix,
 }
 
 /// Which paths of a service are passed on.

@@ -2,6 +2,8 @@
 //! replica, or should have; for autoscaling when it comes.
 
 mod histogram;
+mod occupancy;
+mod strain;
 mod windows;
 
 use std::collections::HashMap;
@@ -16,8 +18,9 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 pub use histogram::{BUCKETS, Histogram};
+use occupancy::Occupancy;
 use windows::Frames;
-pub use windows::Window;
+pub use windows::{Strain, Window};
 
 use crate::access_log::Access;
 use crate::models::{Accounting, TokenUsage};
@@ -128,6 +131,8 @@ impl StatsRegistry {
             started,
             head: None,
             status: CLIENT_GONE,
+            awaits_piece: false,
+            has_waited_for_start: false,
             access: None,
             tally: None,
         }
@@ -179,6 +184,9 @@ struct ServiceStats {
 #[derive(Debug, Default)]
 struct Counts {
     frames: Frames,
+    occupancy: Occupancy,
+    /// First pieces that have come, and how long they took.
+    waited: Strain,
     /// Requests that have come.
     arrived: u64,
     by_class: [u64; 5],
@@ -208,10 +216,12 @@ impl ServiceStats {
     fn begin(&self, now: Instant) {
         self.asked(now);
         self.under_way.fetch_add(1, Ordering::Relaxed);
-        let second = self.second(now);
+        let since = self.since(now);
         let mut counts = self.counts.lock();
+        let counts = &mut *counts;
         counts.arrived += 1;
-        counts.frames.arrive(second, 1);
+        counts.frames.arrive(since.as_secs(), 1);
+        counts.occupancy.begin(since, &mut counts.frames);
     }
 
     fn load(&self, now: Instant, seconds: u64) -> u64 {
@@ -219,15 +229,21 @@ impl ServiceStats {
         arrived.max(self.under_way.load(Ordering::Relaxed))
     }
 
+    fn since(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
     fn second(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.since).as_secs()
+        self.since(now).as_secs()
     }
 
     fn add(&self, now: Instant, status: u16, head: Duration, total: Duration) {
-        let second = self.second(now);
+        let since = self.since(now);
         let class = usize::from(status / 100).saturating_sub(1);
         let mut counts = self.counts.lock();
-        counts.frames.add(second, head, total);
+        let counts = &mut *counts;
+        counts.occupancy.end(since, &mut counts.frames);
+        counts.frames.add(since.as_secs(), head, total);
         if let Some(count) = counts.by_class.get_mut(class) {
             *count += 1;
         }
@@ -256,6 +272,10 @@ pub(crate) struct Record {
     started: Instant,
     head: Option<Duration>,
     status: u16,
+    /// How long the first piece of the answer takes is yet to be counted.
+    awaits_piece: bool,
+    /// A replica had to be started for it.
+    has_waited_for_start: bool,
     /// `None`: nobody wants to read of it.
     access: Option<Box<Access>>,
     /// `None`: its service has one deployment only.

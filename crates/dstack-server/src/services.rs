@@ -6,11 +6,13 @@ mod feed;
 mod gateways;
 mod load;
 mod others;
+mod pages;
 mod ports;
 mod probe;
 mod replicas;
 pub(crate) mod rollouts;
 mod routers;
+mod strain;
 mod waiting;
 
 use std::collections::{BTreeSet, HashSet};
@@ -20,10 +22,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use dstack_engine::services::{RequestObserver, Worker};
+use dstack_engine::services::{Measured, RequestObserver, Worker};
 use dstack_model::metrics::ServiceMetrics;
 use dstack_model::runs::ProbeSpec;
 use dstack_plan::services::autoscaling::Load;
+use dstack_plan::services::pages::Told;
 use dstack_plan::services::rollout::judge::Answered;
 use dstack_proxy::models::{ModelApi, Renderer};
 use dstack_proxy::{Forwarder, Limits, Routes};
@@ -39,11 +42,13 @@ use self::counts::Counts;
 pub(crate) use self::gateways::CountedService;
 use self::gateways::{Gateways, Rules};
 use self::others::{Others, Telling};
+use self::pages::Pages;
 pub use self::ports::Ports;
 use self::ports::Reachable;
 use self::replicas::Replicas;
 use self::rollouts::Rollouts;
 use self::routers::Routers;
+use self::strain::Strains;
 use self::waiting::Waiting;
 use crate::settings::Settings;
 use crate::state::Data;
@@ -75,6 +80,10 @@ struct Inner {
     wanted: Notify,
     /// Services whose replicas follow their requests.
     scaled: Locked<BTreeSet<RunId>>,
+    /// Those of them that follow how busy they are.
+    strained: Locked<BTreeSet<RunId>>,
+    strains: Locked<Strains>,
+    pages: Pages,
     telling: Locked<Telling>,
     others: Locked<Others>,
     rollouts: Locked<Rollouts>,
@@ -112,6 +121,7 @@ impl ServiceRoutes {
         let gateways = Gateways::new(data.database.clone(), random.clone(), rules, Arc::clone(&waiting));
         let ports = Arc::<Reachable>::default();
         let routers = Routers::new(data.database.clone(), Arc::clone(&ports), Arc::clone(&waiting));
+        let pages = Pages::new(data.database.clone(), Arc::clone(&ports));
         Self(Arc::new(Inner {
             name: random.uuid().to_string(),
             database: data.database.clone(),
@@ -132,6 +142,9 @@ impl ServiceRoutes {
             reading: Locked::default(),
             wanted: Notify::new(),
             scaled: Locked::default(),
+            strained: Locked::default(),
+            strains: Locked::default(),
+            pages,
             telling: Locked::default(),
             others: Locked::default(),
             rollouts: Locked::default(),
@@ -191,6 +204,13 @@ impl ServiceRoutes {
 }
 
 impl Inner {
+    /// Whether nothing is missed of what the servers that share the database tell of the last seconds.
+    fn hears_all_of(&self, run: RunId, seconds: u64) -> bool {
+        let window = Duration::from_secs(seconds);
+        let is_unknown = || self.others.lock().is_unknown(run, window, Instant::now());
+        !self.database.is_shared() || !is_unknown()
+    }
+
     /// The job gets no requests any more; once none is under way, whoever waits for that is told.
     fn withdraw(self: &Arc<Self>, job: JobId) {
         if let Some(withdrawn) = &mut self.reading.lock().withdrawn {
@@ -283,10 +303,23 @@ impl dstack_engine::Services for ServiceRoutes {
             return self.0.gateways.load(run, gateway, seconds);
         }
         let requests = self.0.forwarder.stats().load(run, seconds)?;
-        let window = Duration::from_secs(seconds);
-        let is_unknown = || self.0.others.lock().is_unknown(run, window, Instant::now());
-        let is_known = !self.0.database.is_shared() || !is_unknown();
-        is_known.then_some(Load { requests })
+        self.0.hears_all_of(run, seconds).then_some(Load { requests })
+    }
+
+    fn measured(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Measured {
+        let seconds = u64::try_from(window.0).unwrap_or(0);
+        if let Some(gateway) = gateway {
+            return self.0.gateways.measured(run, gateway, seconds);
+        }
+        let strain = self.0.forwarder.stats().strain(run, seconds);
+        let is_whole = || self.0.hears_all_of(run, seconds);
+        strain.map_or(Measured::default(), |strain| {
+            strain::measured(strain, seconds, is_whole())
+        })
+    }
+
+    fn told(&self, jobs: &[JobId], path: &str, window: Seconds) -> Told {
+        self.0.pages.told(jobs, path, window)
     }
 
     fn answered(&self, run: RunId, deployment: i64, gateway: Option<GatewayId>) -> Option<Answered> {

@@ -13,6 +13,7 @@ mod probes;
 mod rollouts;
 mod routers;
 mod scaling;
+mod signals;
 
 use std::sync::Arc;
 use std::time::Duration;

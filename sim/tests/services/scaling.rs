@@ -12,7 +12,12 @@ fn scaling(replicas: &str) -> Value {
 }
 
 /// Waits so long, at most, until so many replicas run, and no other.
-async fn until_running(world: &World, run: &RunRow, count: usize, within: Duration) -> Vec<JobRow> {
+pub(super) async fn until_running(
+    world: &World,
+    run: &RunRow,
+    count: usize,
+    within: Duration,
+) -> Vec<JobRow> {
     let as_wanted = |world: &World| {
         let live: Vec<JobRow> = jobs(world, run)
             .into_iter()
@@ -27,7 +32,7 @@ async fn until_running(world: &World, run: &RunRow, count: usize, within: Durati
         .unwrap()
 }
 
-fn live(world: &World, run: &RunRow) -> usize {
+pub(super) fn live(world: &World, run: &RunRow) -> usize {
     jobs(world, run)
         .iter()
         .filter(|job| !job.status().is_finished() && job.status() != JobStatus::Terminating)
@@ -38,7 +43,7 @@ async fn submitted(seed: u64, replicas: &str) -> (World, Engine, RunRow) {
     submitted_to(World::new(seed, 8).await.unwrap(), &scaling(replicas)).await
 }
 
-async fn submitted_to(world: World, service: &Value) -> (World, Engine, RunRow) {
+pub(super) async fn submitted_to(world: World, service: &Value) -> (World, Engine, RunRow) {
     world.hosts.script("web", SILENT);
     let engine = world.start().await.unwrap();
     let run = world.submit(&engine, "web", service).await.unwrap();

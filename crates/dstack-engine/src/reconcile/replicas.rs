@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use dstack_model::configurations::service::{ReplicaGroup, ServiceConfiguration};
+use dstack_model::configurations::service::{ScalingSpec, ServiceConfiguration};
 use dstack_model::runs::{JobSpec, JobStatus, JobTerminationReason, RunStatus, RunTerminationReason};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::autoscaling::Demand;
+use dstack_plan::services::pages::Told;
 use dstack_plan::services::registration::{self, Standing};
 use dstack_plan::services::replicas::{self, Changes, Job, Slot};
+use dstack_plan::services::signals::Signals;
 use dstack_store::rows::{JobRow, RunRow, TransitionError};
 use dstack_store::{Json, Sealed};
-use dstack_units::Time;
+use dstack_units::{JobId, Time};
 
 use super::job::requests::is_told_to_router;
 use super::rollout;
@@ -69,26 +71,62 @@ fn is_reached(ctx: &Context, run: &RunRow, job: &JobRow) -> bool {
 }
 
 /// What is known of the requests to a service.
-fn demand(ctx: &Context, run: &RunRow, service: &ServiceConfiguration) -> Demand {
+fn demand(ctx: &Context, run: &RunRow, service: &ServiceConfiguration, jobs: Jobs<'_>) -> Demand {
     let services = &ctx.deps.services;
-    let load = |group: ReplicaGroup| {
-        let window = group.scaling?.effective_window();
-        Some((
-            group.name.unwrap_or_default(),
-            services.load(run.id, run.gateway_id, window)?,
-        ))
-    };
-    Demand {
+    let mut demand = Demand {
         scales: run.desired_replica_counts.as_deref().cloned().unwrap_or_default(),
-        loads: service.replica_groups().into_iter().filter_map(load).collect(),
         awaited: services.is_awaited(run.id),
+        ..Demand::default()
+    };
+    for group in service.replica_groups() {
+        let (name, Some(rules)) = (group.name.unwrap_or_default(), group.scaling) else {
+            continue;
+        };
+        let load = services.load(run.id, run.gateway_id, rules.effective_window());
+        demand.loads.extend(load.map(|load| (name.clone(), load)));
+        if !rules.signals.is_empty() {
+            let signals = signals(ctx, run, &rules, &serving(ctx, run, jobs, &name));
+            demand.signals.insert(name, signals);
+        }
+    }
+    demand
+}
+
+/// The jobs of a group that serve; of a replica of several nodes, the first one.
+fn serving(ctx: &Context, run: &RunRow, jobs: Jobs<'_>, group: &str) -> Vec<JobId> {
+    let of_group = jobs.latest.iter().filter(|job| {
+        let is_first_of = job.job_num == 0 && job.job_spec.replica_group == group;
+        is_first_of && job.status() == JobStatus::Running && serves(ctx, run, job)
+    });
+    of_group.map(|job| job.id).collect()
+}
+
+/// What the signals of a group's rules say, which these jobs serve. What the replicas tell themselves of the time to the first token
+/// counts more than what was measured on the way to them.
+fn signals(ctx: &Context, run: &RunRow, rules: &ScalingSpec, serving: &[JobId]) -> Signals {
+    let (services, window) = (&ctx.deps.services, rules.effective_window());
+    let told = match rules.signals.iter().any(|signal| signal.metric.is_on_page()) {
+        true => services.told(serving, rules.metrics_path(), window),
+        false => Told::default(),
+    };
+    let measured = services.measured(run.id, run.gateway_id, window);
+    Signals {
+        serving: count(serving.len()),
+        concurrency: measured.concurrency,
+        queue: told.queue,
+        first_tokens: told.first_tokens.or(measured.first_pieces),
     }
 }
 
 /// The replicas with which a run starts.
 fn first(ctx: &Context, run: &RunRow, jobs: Jobs<'_>, now: Time) -> Changes {
     match run.run_spec.configuration.service() {
-        Some(service) => replicas::start(service, &planned(ctx, run, jobs), &demand(ctx, run, service), now),
+        Some(service) => replicas::start(
+            service,
+            &planned(ctx, run, jobs),
+            &demand(ctx, run, service, jobs),
+            now,
+        ),
         None => {
             let start = replicas::first(&run.run_spec);
             Changes {
@@ -184,15 +222,19 @@ pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, n
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
-    let demand = demand(ctx, &change.run, service);
+    let demand = demand(ctx, &change.run, service, jobs);
     if rollout::follow(ctx, jobs, &demand, change, now).await? {
         return Ok(());
     }
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
+    let demand = demand(ctx, &change.run, service, jobs);
     let next = replicas::next(service, &planned(ctx, &change.run, jobs), &demand, now);
     change.want(&next);
+    for scaled in &next.scaled {
+        change.note(format!("Replicas {scaled}"));
+    }
     change.look_at = next.look_at;
     if let Some(at) = next.wake_at {
         change.run.wake_at(at);

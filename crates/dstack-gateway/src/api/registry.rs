@@ -17,7 +17,8 @@ use crate::host_name::host_name;
 use crate::registry::{Refusal, Registry, Run};
 use crate::state::record::default_read_timeout;
 use crate::state::{
-    AcmeSettings, Entrypoint, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord,
+    AcmeSettings, BalancingRecord, Entrypoint, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord,
+    ServiceRecord,
 };
 
 type Shared = State<Arc<Api>>;
@@ -40,6 +41,8 @@ pub(super) struct RegisterService {
     rate_limits: Vec<RateLimitRecord>,
     #[serde(default)]
     has_router_replica: bool,
+    #[serde(default)]
+    balancing: BalancingRecord,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -100,6 +103,7 @@ pub(super) async fn register_service(
             read_timeout: body.read_timeout,
             rate_limits: body.rate_limits,
             has_router_replica: body.has_router_replica,
+            balancing: body.balancing,
             model: body.options.openai.map(|openai| openai.model),
             split: None,
             replicas: Vec::new(),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Json, Response};
-use dstack_agent_api::gateway::{RolloutCounts, ServiceCounts, SideCounts, Times};
+use dstack_agent_api::gateway::{RolloutCounts, ServiceCounts, SideCounts, Strained, Times};
 use dstack_proxy::split::{Side, Split};
-use dstack_proxy::stats::{Histogram, Snapshot, StatsRegistry, WINDOWS};
+use dstack_proxy::stats::{Histogram, Snapshot, StatsRegistry, Strain, WINDOWS, Window};
 use dstack_units::RunId;
 use serde_json::{Map, Value, json};
 
@@ -70,13 +70,22 @@ fn times(histogram: &Histogram) -> Times {
 }
 
 fn windows(stats: &StatsRegistry, run: RunId) -> Map<String, Value> {
-    let Some(snapshot) = stats.snapshot(run) else {
-        let none = |seconds: u64| (seconds.to_string(), json!({ "requests": 0, "request_time": 0.0 }));
-        return WINDOWS.into_iter().map(none).collect();
+    let counted = stats.snapshot(run).map(|snapshot| snapshot.windows);
+    let counted = counted.unwrap_or_default();
+    let window = |(seconds, window): (u64, Window)| {
+        let mut counted = json!({ "requests": window.requests, "request_time": window.request_time });
+        if let (Some(strain), Value::Object(counted)) = (stats.strain(run, seconds), &mut counted) {
+            counted.insert("strain".to_owned(), json!(strained(strain)));
+        }
+        (seconds.to_string(), counted)
     };
-    let window = |window: &dstack_proxy::stats::Window| {
-        let counted = json!({ "requests": window.requests, "request_time": window.request_time });
-        (window.seconds.to_string(), counted)
-    };
-    snapshot.windows.iter().map(window).collect()
+    WINDOWS.into_iter().zip(counted).map(window).collect()
+}
+
+fn strained(strain: Strain) -> Strained {
+    Strained {
+        busy: strain.busy.as_secs_f64(),
+        first_pieces: strain.first_pieces,
+        waited: strain.waited.as_secs_f64(),
+    }
 }

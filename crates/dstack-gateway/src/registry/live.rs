@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_proxy::rate_limit::{Key, RateLimit, RateLimits};
-use dstack_proxy::{ChatFormat, Model, Paths, Replica, Routes, Service, Split};
+use dstack_proxy::{Balancing, ChatFormat, Model, Paths, Replica, Routes, Service, Split};
 use dstack_system::{Locked, Random, task};
 use dstack_units::{JobId, RunId};
 use http::HeaderName;
@@ -13,7 +13,9 @@ use uuid::Uuid;
 
 use crate::replicas::{Chain, Link, Reconnects};
 use crate::sites::{ModelsSite, ServiceSite, Sites};
-use crate::state::{ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, State};
+use crate::state::{
+    BalancingRecord, ModelFormat, ModelRecord, RateKey, RateLimitRecord, ReplicaRecord, ServiceRecord, State,
+};
 
 /// After its replica is unregistered a link lives until the requests under way are answered, at most for so long.
 const DRAIN_LIMIT: Duration = Duration::from_secs(600);
@@ -275,6 +277,10 @@ fn site(
         starts_on_request: false,
         split,
         model: record.model.as_ref().map(model),
+        balancing: match record.balancing {
+            BalancingRecord::LeastRequests => Balancing::LeastRequests,
+            BalancingRecord::Prefix => Balancing::Prefix,
+        },
         replicas,
     };
     ServiceSite {

@@ -11,7 +11,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::record::default_read_timeout;
-use super::{AcmeSettings, Entrypoint, ModelFormat, ModelRecord, Project, RateLimitRecord, ReplicaRecord};
+use super::{
+    AcmeSettings, BalancingRecord, Entrypoint, ModelFormat, ModelRecord, Project, RateLimitRecord,
+    ReplicaRecord,
+};
 use super::{ServiceRecord, SshHop, State};
 use crate::replicas::Chain;
 
@@ -206,6 +209,7 @@ impl Importer<'_> {
             rate_limits: old.rate_limits,
             has_router_replica: old.has_router_replica.unwrap_or(false),
             split: None,
+            balancing: BalancingRecord::default(),
             model: model.map(|model| ModelRecord {
                 name: model.name.clone(),
                 format: model.format_spec.clone(),

@@ -34,6 +34,9 @@ pub struct ServiceRecord {
     /// Only the paths of a model are passed on.
     #[serde(default)]
     pub has_router_replica: bool,
+    /// Which replica gets a request.
+    #[serde(default, skip_serializing_if = "BalancingRecord::is_default")]
+    pub balancing: BalancingRecord,
     /// The model that it serves.
     #[serde(default)]
     pub model: Option<ModelRecord>,
@@ -55,6 +58,24 @@ impl ServiceRecord {
     pub fn allows_any_origin(&self) -> bool {
         let is_openai = |model: &ModelRecord| matches!(model.format, ModelFormat::Openai { .. });
         self.model.as_ref().is_some_and(is_openai)
+    }
+}
+
+/// Which replica of a service gets a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BalancingRecord {
+    /// The one that has seen most of the beginning of the prompt, unless it is too busy.
+    Prefix,
+    /// The less busy one of two chosen at random; so also where a newer server asks for something else.
+    #[default]
+    #[serde(other)]
+    LeastRequests,
+}
+
+impl BalancingRecord {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

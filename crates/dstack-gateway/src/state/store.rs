@@ -144,6 +144,7 @@ mod tests {
             rate_limits: Vec::new(),
             has_router_replica: false,
             split: None,
+            balancing: super::super::BalancingRecord::default(),
             model: None,
             replicas: Vec::new(),
         };

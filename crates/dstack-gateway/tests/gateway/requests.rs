@@ -219,6 +219,47 @@ async fn a_router_is_asked_for_models_only() {
     }
 }
 
+/// As a server of this version registers it; what a newer one may ask for besides is no reason to refuse a service.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_go_on_where_they_began_where_the_service_wants_it() {
+    let (setup, ssh) = (Setup::start().await, Ssh::start().await);
+    let (one, other) = (App::start("one").await, App::start("other").await);
+    setup
+        .register("newer", json!({"balancing": "by_the_moon"}), &ssh)
+        .await;
+    setup
+        .register(
+            "llm",
+            json!({"balancing": "prefix", "client_max_body_size": 100_000}),
+            &ssh,
+        )
+        .await;
+    setup.register_replica("llm", 1, one.port, &ssh).await;
+    setup.register_replica("llm", 2, other.port, &ssh).await;
+    let chat = async |conversation: usize, turns: usize| {
+        let said = format!("{conversation} {}", "why? ".repeat(60 * turns));
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": said}]});
+        let request = Request::post("/v1/chat/completions")
+            .header("host", "llm.example.com")
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .unwrap();
+        let answer = ask(setup.http(), request).await.json();
+        answer["choices"][0]["message"]["content"].clone()
+    };
+    let mut began = Vec::new();
+    for conversation in 0..20 {
+        began.push(chat(conversation, 1).await);
+    }
+    assert!(
+        began.contains(&json!("one")) && began.contains(&json!("other")),
+        "{began:?}"
+    );
+    for (conversation, name) in began.iter().enumerate() {
+        assert_eq!(chat(conversation, 2).await, *name);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn models_are_asked_from_pages_of_any_origin() {
     let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);

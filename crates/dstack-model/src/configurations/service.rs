@@ -1,11 +1,13 @@
 //! `type: service`.
 
+mod balancing;
 mod groups;
 mod models;
 mod probes;
 mod rate_limits;
 mod rollout;
 mod scaling;
+mod signals;
 
 use dstack_units::{PortMapping, Range, port};
 use serde::Serialize;
@@ -20,12 +22,14 @@ use crate::profiles::ProfileParams;
 use crate::schema::{Schema, Schemas, any_of};
 use crate::{Decode, limits, tag};
 
+pub use balancing::Balancing;
 pub use groups::{ReplicaGroup, ReplicaGroupRouterConfig, RouterType};
 pub use models::{AnyModel, OpenAiChatModel, TgiChatModel};
 pub use probes::{HttpHeaderSpec, HttpMethod, HttpTag, ProbeConfig};
 pub use rate_limits::{HeaderPartitioningKey, IpAddressPartitioningKey, PartitioningKey, RateLimit};
 pub use rollout::{Latency, Percent, RolloutHeader, RolloutSpec, RolloutStrategy, RolloutSwitch};
-pub use scaling::{RpsTag, ScalingSpec};
+pub use scaling::{NO_RPS_TARGET, RpsTag, ScalingSpec};
+pub use signals::{ScalingSignal, SignalMetric};
 
 tag!(
     /// The value of `type` for [`ServiceConfiguration`].
@@ -57,6 +61,10 @@ pub struct ServiceConfiguration {
     /// Rate limiting rules.
     #[decode(default, check = rate_limits::check_unique)]
     pub rate_limits: Vec<RateLimit>,
+    /// How requests are spread over the replicas: `least_requests` (the default), or `prefix`, by which requests whose prompts begin alike
+    /// go to the same replica, so that it finds them in its cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balancing: Option<Balancing>,
     /// The list of probes to determine service health. Unset: a default probe if there is an OpenAI model.
     #[decode(check = probes::check_unique)]
     pub probes: Option<Vec<ProbeConfig>>,

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use dstack_model::configurations::ScalingSpec;
+use dstack_model::configurations::service::{NO_RPS_TARGET, RpsTag, SignalMetric};
 use dstack_units::{Range, Seconds, Time};
 use serde::{Deserialize, Serialize};
+
+use super::signals::Signals;
 
 /// Requests are looked at again after this time, when the number of replicas may change.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(15);
@@ -82,12 +85,14 @@ impl Scale {
 }
 
 /// What is known of the requests to a service.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Demand {
     /// Replicas wanted so far of each group that scales; none before its first start.
     pub scales: BTreeMap<String, Scale>,
     /// Requests, for each group within the window of its rules; none while they are unknown.
     pub loads: BTreeMap<String, Load>,
+    /// What else is known, for each group whose rules have signals.
+    pub signals: BTreeMap<String, Signals>,
     /// Requests wait for a replica.
     pub awaited: bool,
 }
@@ -106,6 +111,7 @@ impl Demand {
             scaling,
             wanted: scale.map(|scale| scale.wanted),
             load: self.loads.get(name).copied(),
+            signals: self.signals.get(name).copied().unwrap_or_default(),
             awaited: self.awaited,
             last_scaled_at: scale.and_then(|scale| scale.at),
         }
@@ -123,6 +129,8 @@ pub struct Group<'a> {
     pub wanted: Option<i64>,
     /// Requests; `None` while they are unknown.
     pub load: Option<Load>,
+    /// What the rules by other signals follow.
+    pub signals: Signals,
     /// Requests wait for a replica.
     pub awaited: bool,
     /// When the group was last scaled.
@@ -144,11 +152,55 @@ impl Group<'_> {
         self.wanted.unwrap_or(least).clamp(least, self.most())
     }
 
+    /// As many as any of the rules needs, and by which that is.
+    fn needed(&self, rules: &ScalingSpec) -> (i64, Need) {
+        let current = self.current();
+        // Gateways count requests when they end.
+        let is_idle =
+            self.load.is_some_and(|load| load.requests == 0) && self.signals.concurrency.value() == 0.0;
+        let by_requests = self.load.map_or(current, |load| needed(load, rules));
+        let by_signals = rules.signals.iter().map(|signal| {
+            let needed = self.signals.needed(*signal, current, is_idle);
+            (needed, Need::Signal(signal.metric))
+        });
+        // Of equals the first one.
+        by_signals.fold((by_requests, Need::Requests), |most, next| {
+            match next.0 > most.0 {
+                true => next,
+                false => most,
+            }
+        })
+    }
+
     /// Whether a change after this delay would come too early.
     fn is_resting(&self, delay: Seconds, now: Time) -> bool {
         self.last_scaled_at
             .is_some_and(|last| now.since(last) < duration(delay))
     }
+}
+
+/// By which rule a group has as many replicas as it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// That of requests per second.
+    Requests,
+    /// That of another signal.
+    Signal(SignalMetric),
+}
+
+/// Why a group whose rules have signals has another number of replicas from now on, for people; `None`: its rules have none, or the
+/// number stays.
+pub fn change_of(group: &Group<'_>, wanted: i64) -> Option<String> {
+    let rules = group.scaling.filter(|rules| !rules.signals.is_empty())?;
+    let before = group.wanted.filter(|before| *before != wanted)?;
+    let (needed, need) = group.needed(rules);
+    let why = match need {
+        _ if group.awaited && needed < wanted => "a request waits",
+        Need::Signal(metric) => metric.as_str(),
+        Need::Requests if rules.target >= NO_RPS_TARGET => "requests",
+        Need::Requests => RpsTag::TEXT,
+    };
+    Some(format!("{before} -> {wanted} ({why})"))
 }
 
 /// Whether a group may have no replicas until requests come.
@@ -176,7 +228,7 @@ pub fn desired(group: &Group<'_>, now: Time) -> i64 {
     let Some(rules) = group.scaling else {
         return current;
     };
-    let needed = group.load.map_or(current, |load| needed(load, rules));
+    let (needed, _) = group.needed(rules);
     let target = needed.max(i64::from(group.awaited)).clamp(least, most);
     let delay = match target.cmp(&current) {
         std::cmp::Ordering::Equal => return current,
@@ -197,7 +249,9 @@ pub fn look_at(group: &Group<'_>, wanted: i64, now: Time) -> Option<Time> {
     let rules = group.scaling?;
     let is_changed = group.wanted.is_some_and(|before| before != wanted);
     let last = group.last_scaled_at.filter(|_| !is_changed).unwrap_or(now);
-    let after = |delay| Some(last + duration(delay)).filter(|at| *at > now);
+    // Pages of replicas are read as long as somebody looks.
+    let is_read = rules.signals.iter().any(|signal| signal.metric.is_on_page());
+    let after = |delay| Some(last + duration(delay)).filter(|at| *at > now && !is_read);
     let at = |delay| after(delay).unwrap_or(now + LOOK_INTERVAL);
     let grows = match wanted {
         0 => Some(now + LOOK_INTERVAL),
@@ -225,6 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::services::signals::{Observed, Times};
 
     fn rules() -> ScalingSpec {
         serde_json::from_value(json!({"metric": "rps", "target": 2})).unwrap()
@@ -242,6 +297,7 @@ mod tests {
             scaling: Some(&rules()),
             wanted: current,
             load: requests.map(|requests| Load { requests }),
+            signals: Signals::default(),
             awaited: false,
             last_scaled_at: scaled.map(at),
         };
@@ -279,6 +335,7 @@ mod tests {
                 scaling: Some(&rules),
                 wanted,
                 load: requests.map(|requests| Load { requests }),
+                signals: Signals::default(),
                 awaited,
                 last_scaled_at: Some(at(0)),
             };
@@ -327,6 +384,7 @@ mod tests {
             scaling: None,
             wanted: Some(1),
             load: Some(Load { requests: 1000 }),
+            signals: Signals::default(),
             awaited: true,
             last_scaled_at: None,
         };
@@ -344,6 +402,7 @@ mod tests {
             scaling: Some(rules),
             wanted: Some(wanted),
             load: None,
+            signals: Signals::default(),
             awaited: false,
             last_scaled_at: Some(at(scaled)),
         }
@@ -387,6 +446,150 @@ mod tests {
         assert_eq!(look_at(&fixed, 1, at(10)), None);
     }
 
+    fn with_signals(more: &serde_json::Value) -> ScalingSpec {
+        let mut rules = json!({"signals": [
+            {"metric": "concurrency", "target": 8},
+            {"metric": "queue_length", "target": 2},
+            {"metric": "time_to_first_token", "target": 2},
+        ]});
+        let more = more.as_object().unwrap().clone();
+        rules.as_object_mut().unwrap().extend(more);
+        dstack_model::decode::decode_strict(&rules).unwrap()
+    }
+
+    /// One that may have 1 to 10 replicas and has four, which serve, and to which this is known.
+    fn of_four<'a>(rules: &'a ScalingSpec, load: Option<u64>, signals: Signals) -> Group<'a> {
+        const UP_TO_10: Range<i64> = Range {
+            min: Some(1),
+            max: Some(10),
+        };
+        Group {
+            replicas: &UP_TO_10,
+            scaling: Some(rules),
+            wanted: Some(4),
+            load: load.map(|requests| Load { requests }),
+            signals: Signals {
+                serving: 4,
+                ..signals
+            },
+            awaited: false,
+            last_scaled_at: None,
+        }
+    }
+
+    #[test]
+    fn as_many_are_wanted_as_any_rule_needs() {
+        let rules = with_signals(&json!({"metric": "rps", "target": 1}));
+        let signals = |concurrency: f64, queue: f64, seconds: f64| Signals {
+            concurrency: Observed::Is(concurrency),
+            queue: Observed::Is(queue),
+            first_tokens: Some(Times {
+                count: 10,
+                seconds: 10.0 * seconds,
+            }),
+            ..Signals::default()
+        };
+        for (requests, known, expected) in [
+            (Some(360), signals(8.0, 0.0, 0.1), "4 -> 6 (rps)"),
+            (Some(60), signals(56.0, 0.0, 0.1), "4 -> 7 (concurrency)"),
+            (Some(60), signals(8.0, 10.0, 0.1), "4 -> 5 (queue_length)"),
+            (Some(60), signals(8.0, 0.0, 4.0), "4 -> 8 (time_to_first_token)"),
+            // Least by the signals, which fall by half at most.
+            (Some(60), signals(8.0, 0.0, 0.1), "4 -> 2 (queue_length)"),
+            (Some(0), signals(0.0, 0.0, 0.1), "4 -> 2 (queue_length)"),
+        ] {
+            let group = of_four(&rules, requests, known);
+            let wanted = desired(&group, at(0));
+            assert_eq!(change_of(&group, wanted).as_deref(), Some(expected), "{known:?}");
+        }
+    }
+
+    #[test]
+    fn one_rule_that_is_unknown_keeps_the_number_and_others_make_it_grow() {
+        let rules = with_signals(&json!({"metric": "rps", "target": 1}));
+        let known = Signals {
+            concurrency: Observed::Is(0.0),
+            queue: Observed::Is(0.0),
+            first_tokens: Some(Times {
+                count: 10,
+                seconds: 1.0,
+            }),
+            ..Signals::default()
+        };
+        let wanted = |load, signals| desired(&of_four(&rules, load, signals), at(0));
+        assert_eq!(wanted(Some(60), known), 2);
+        for unknown in [
+            Signals {
+                concurrency: Observed::UNKNOWN,
+                ..known
+            },
+            Signals {
+                queue: Observed::UNKNOWN,
+                ..known
+            },
+            Signals {
+                first_tokens: None,
+                ..known
+            },
+        ] {
+            assert_eq!(wanted(Some(60), unknown), 4, "{unknown:?}");
+            assert_eq!(wanted(Some(360), unknown), 6, "{unknown:?}");
+        }
+        assert_eq!(wanted(None, known), 4, "requests are unknown");
+        let busy = Signals {
+            concurrency: Observed::Is(56.0),
+            ..known
+        };
+        assert_eq!(wanted(None, busy), 7);
+    }
+
+    #[test]
+    fn without_a_target_of_requests_those_keep_one_replica() {
+        let rules = with_signals(&json!({}));
+        let idle = Signals {
+            concurrency: Observed::Is(0.0),
+            queue: Observed::Is(0.0),
+            ..Signals::default()
+        };
+        let last = |requests| {
+            let group = Group {
+                replicas: &Range::between(0, 5),
+                wanted: Some(1),
+                ..of_four(&rules, Some(requests), Signals { serving: 1, ..idle })
+            };
+            let few = Signals {
+                first_tokens: Some(Times {
+                    count: 10,
+                    seconds: 0.1,
+                }),
+                ..group.signals
+            };
+            desired(
+                &Group {
+                    signals: few,
+                    ..group
+                },
+                at(0),
+            )
+        };
+        assert_eq!([last(1_000_000_000), last(1), last(0)], [1, 1, 0]);
+    }
+
+    #[test]
+    fn pages_are_looked_at_also_while_it_rests() {
+        let by_page = with_signals(&json!({}));
+        let by_requests = rules();
+        let look = |rules| {
+            let group = Group {
+                last_scaled_at: Some(at(0)),
+                ..of_four(rules, None, Signals::default())
+            };
+            look_at(&group, 4, at(10))
+        };
+        assert_eq!(look(&by_requests), Some(at(300)));
+        assert_eq!(look(&by_page), Some(at(25)));
+    }
+
     proptest! {
         #[test]
         fn never_outside_the_limits(
@@ -398,7 +601,7 @@ mod tests {
             let rules = rules();
             let group = Group {
                 replicas: &replicas, scaling: Some(&rules), wanted: current,
-                load: requests.map(|requests| Load { requests }), awaited, last_scaled_at: scaled.map(at),
+                load: requests.map(|requests| Load { requests }), signals: Signals::default(), awaited, last_scaled_at: scaled.map(at),
             };
             prop_assert!(replicas.contains(desired(&group, at(now))));
         }

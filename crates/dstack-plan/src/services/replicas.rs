@@ -77,6 +77,8 @@ pub struct Changes {
     pub wake_at: Option<Time>,
     /// When the requests are to be looked at again.
     pub look_at: Option<Time>,
+    /// Why the numbers of groups change whose rules have signals, for people.
+    pub scaled: Vec<String>,
 }
 
 impl Changes {
@@ -85,6 +87,9 @@ impl Changes {
         self.wanted += scale.wanted;
         if group.scaling.is_some() {
             let name = group.name.clone().unwrap_or_default();
+            let scaled = autoscaling::change_of(known, scale.wanted);
+            self.scaled
+                .extend(scaled.map(|why| format!("of group {name} changed {why}")));
             self.wanted_of.insert(name, scale);
         }
         let look_at = autoscaling::look_at(known, scale.wanted, now);
@@ -98,6 +103,12 @@ pub fn scales(service: &ServiceConfiguration) -> bool {
         .replica_groups()
         .iter()
         .any(|group| group.scaling.is_some())
+}
+
+/// Whether the number of a service's replicas follows other signals than requests per second.
+pub fn has_signals(service: &ServiceConfiguration) -> bool {
+    let mut groups = service.replica_groups().into_iter();
+    groups.any(|group| group.scaling.is_some_and(|rules| !rules.signals.is_empty()))
 }
 
 /// Whether a service may have no replicas until requests come.

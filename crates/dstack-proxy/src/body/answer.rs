@@ -136,6 +136,9 @@ impl Body for AnswerBody {
         match Pin::new(&mut body.incoming).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 body.silence.broken();
+                if let (Some(lease), true) = (&mut body.lease, frame.is_data()) {
+                    lease.record.piece();
+                }
                 if body.incoming.is_end_stream() {
                     body.complete();
                 }

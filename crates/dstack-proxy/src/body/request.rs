@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use dstack_system::Locked;
+use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame};
 use tokio::time::Instant;
 
-use super::{BoxError, ProxyBody};
+use super::{BoxError, ProxyBody, full};
 
 /// Most bytes of a body that are kept to be sent again.
 pub(crate) const MAX_REPLAY: usize = 64 * 1024;
@@ -34,6 +35,8 @@ enum Cut {
     Broken,
     #[error("the client sends its request too slowly")]
     Slow,
+    #[error("the client's request is longer than it was said to be")]
+    Long,
     #[error("the replica has answered before the request was complete")]
     Answered,
 }
@@ -274,6 +277,29 @@ impl Sendable {
         }
     }
 
+    /// Reads all of it, before it is sent for the first time.
+    ///
+    /// # Errors
+    /// The client's request has broken off, or is longer than `max_bytes`.
+    pub(crate) async fn gather(&mut self, max_bytes: usize) -> Result<Bytes, BoxError> {
+        let body = self.0.as_ref().and_then(|source| source.0.lock().body.take());
+        let Some(mut body) = body else {
+            return Ok(Bytes::new());
+        };
+        let mut all = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                all.extend_from_slice(&data);
+            }
+            if all.len() > max_bytes {
+                return Err(Cut::Long.into());
+            }
+        }
+        let bytes = all.freeze();
+        *self = Self::new(full(bytes.clone()));
+        Ok(bytes)
+    }
+
     /// Whether it can be sent once more.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.as_ref().is_none_or(|source| source.is_whole())
@@ -388,7 +414,7 @@ impl Body for RequestBody {
 #[cfg(test)]
 mod tests {
     use futures_util::stream;
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::StreamBody;
 
     use super::*;
 
@@ -417,6 +443,18 @@ mod tests {
         let rest = second.collect().await.unwrap().to_bytes();
         assert_eq!(rest, "bc", "what was kept before it was settled is sent as well");
         assert!(sent.is_complete());
+    }
+
+    #[tokio::test]
+    async fn what_is_gathered_is_sent_as_it_came() {
+        let mut body = pieces(&["a", "b", "c"]);
+        assert_eq!(body.gather(3).await.unwrap(), "abc");
+        for _ in 0..2 {
+            assert_eq!(body.attempt().collect().await.unwrap().to_bytes(), "abc");
+            assert!(body.is_whole());
+        }
+        assert!(body.settle().is_complete());
+        assert!(pieces(&["a", "bc"]).gather(2).await.is_err());
     }
 
     #[tokio::test]

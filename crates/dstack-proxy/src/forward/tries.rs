@@ -20,6 +20,8 @@ pub(crate) struct Tries {
     /// The replica whose used connection was closed: another one may do.
     closed: Option<usize>,
     may_have_arrived: bool,
+    /// The replica that is to be tried first.
+    preferred: Option<usize>,
 }
 
 /// What is to be tried.
@@ -33,6 +35,14 @@ pub(crate) struct Choice {
 }
 
 impl Tries {
+    /// This replica, if any, is to be tried first.
+    pub(crate) fn preferring(preferred: Option<usize>) -> Self {
+        Self {
+            preferred,
+            ..Self::default()
+        }
+    }
+
     /// The next replica: one that gets requests and has not failed; otherwise, where only a used connection was closed, the same
     /// over a new one; otherwise one that is left out, unless it has failed this request.
     pub(crate) fn next(&self, replicas: &[Arc<Replica>], random: &Random) -> Option<Choice> {
@@ -73,11 +83,18 @@ impl Tries {
             .filter(|(place, replica)| {
                 !self.failed.contains(place) && self.closed != Some(*place) && wanted(replica)
             })
-            .map(|(place, replica)| candidate(place, replica));
+            .map(|(place, replica)| Candidate::of(place, replica));
         let closed = self
             .closed
             .filter(|place| replicas.get(*place).is_some_and(|replica| wanted(replica)));
         let choice = |place, fresh| Choice { place, fresh, last };
+        let preferred = self
+            .preferred
+            .filter(|place| self.made == 0 && !self.failed.contains(place))
+            .filter(|place| replicas.get(*place).is_some_and(|replica| wanted(replica)));
+        if let Some(place) = preferred {
+            return Some(choice(place, last));
+        }
         // The last attempt takes no chances.
         choose(untried.clone(), |bound| random.below(bound))
             .map(|place| choice(place, last))
@@ -113,14 +130,6 @@ impl Tries {
     }
 }
 
-fn candidate(place: usize, replica: &Replica) -> Candidate {
-    Candidate {
-        place,
-        load: replica.in_flight(),
-        standing: replica.standing(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -150,6 +159,21 @@ mod tests {
             tries.note(choice.place, *failure);
         }
         tried
+    }
+
+    #[test]
+    fn the_preferred_replica_is_tried_first_unless_it_gets_no_more_requests() {
+        let (all, random) = (replicas(5), Random::seeded(3));
+        for place in 0..5 {
+            let mut tries = Tries::preferring(Some(place));
+            assert_eq!(tries.next(&all, &random).map(|choice| choice.place), Some(place));
+            tries.leave_out(place);
+            let other = tries.next(&all, &random).unwrap();
+            assert_ne!(other.place, place);
+            let mut tries = Tries::preferring(Some(place));
+            tries.note(place, Failure::Unreachable);
+            assert_ne!(tries.next(&all, &random).unwrap().place, place);
+        }
     }
 
     #[test]

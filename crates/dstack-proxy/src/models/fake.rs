@@ -20,7 +20,7 @@ use crate::body::{BoxError, ProxyBody, full, refusal};
 use crate::forward::{Forward, NotReceived};
 use crate::nowhere::Nowhere;
 use crate::replica::Replica;
-use crate::routes::{ChatFormat, Model, Paths, Service};
+use crate::routes::{Balancing, ChatFormat, Model, Paths, Service};
 
 /// A service of project `main` without a model and with a replica.
 pub(super) fn plain_service(run: &str) -> Service {
@@ -38,6 +38,7 @@ pub(super) fn plain_service(run: &str) -> Service {
         paths: Paths::All,
         read_timeout: Duration::from_secs(60),
         model: None,
+        balancing: Balancing::default(),
         replicas: replicas(1),
     }
 }

@@ -6,6 +6,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::media_type::is_of_type;
+
 /// Never for models: what lets the client in here, what is about this connection, and what is about a body that may be
 /// another one. Answers are not compressed on the way here, since their tokens are counted.
 const KEPT_BACK: [HeaderName; 12] = [
@@ -74,13 +76,6 @@ pub(super) fn of_error(mut headers: HeaderMap) -> HeaderMap {
         }
     }
     headers
-}
-
-/// Whether a body is of this type, whatever its parameters.
-pub(super) fn is_of_type(headers: &HeaderMap, wanted: &str) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = value.and_then(|value| value.split(';').next());
-    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(wanted))
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 use super::Call;
 use super::failure::Failure;
-use super::headers::{self, is_of_type};
+use super::headers;
 use super::json::{json_response, read_text};
 use super::usage::Meter;
 use super::watched::watched;
 use crate::body::{ProxyBody, full};
+use crate::media_type::is_of_type;
 use crate::routes::{ChatFormat, Service};
 
 /// What the service is asked.

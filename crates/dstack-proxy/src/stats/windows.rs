@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest window, in seconds; older requests are forgotten.
-const KEPT: u64 = 300;
+pub(super) const KEPT: u64 = 300;
 
 /// Requests of one second.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,6 +17,30 @@ struct Frame {
     head: Duration,
     /// Until the end of the answer, of all together.
     total: Duration,
+    strain: Strain,
+}
+
+/// How busy a service was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Strain {
+    /// How long requests were under way, of all together.
+    pub busy: Duration,
+    /// Answers that are streams of events whose first piece came.
+    pub first_pieces: u64,
+    /// How long their clients had waited for it, all together.
+    pub waited: Duration,
+}
+
+impl Strain {
+    /// With what was measured elsewhere.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            busy: self.busy.saturating_add(other.busy),
+            first_pieces: self.first_pieces.saturating_add(other.first_pieces),
+            waited: self.waited.saturating_add(other.waited),
+        }
+    }
 }
 
 /// Requests within a window of time.
@@ -57,6 +81,19 @@ impl Frames {
             frame.head += head;
             frame.total += total;
         }
+    }
+
+    /// Requests were under way for so long in it, and so many first pieces came.
+    pub(super) fn strain(&mut self, second: u64, strain: Strain) {
+        if let Some(frame) = self.frame(second) {
+            frame.strain = frame.strain.plus(strain);
+        }
+    }
+
+    /// That of the last `seconds` at this time, as [`Frames::window`] has them.
+    pub(super) fn strained(&self, now: u64, seconds: u64) -> Strain {
+        let strains = self.within(now, seconds).map(|frame| frame.strain);
+        strains.fold(Strain::default(), Strain::plus)
     }
 
     fn frame(&mut self, second: u64) -> Option<&mut Frame> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use dstack_agent_api::http::{Connector, TcpConnector, Wire};
-use dstack_proxy::{Client, Forward, Forwarder, Paths, ProxyBody, Replica, Scheme, Service};
+use dstack_proxy::{Balancing, Client, Forward, Forwarder, Paths, ProxyBody, Replica, Scheme, Service};
 use dstack_system::{Random, task};
 use dstack_units::{JobId, RunId};
 use http::{Request, Response};
@@ -194,6 +194,7 @@ pub(crate) fn service(replicas: impl IntoIterator<Item = Replica>, read_timeout:
         paths: Paths::All,
         read_timeout,
         model: None,
+        balancing: Balancing::default(),
         replicas: replicas.into_iter().map(Arc::new).collect(),
     }
 }

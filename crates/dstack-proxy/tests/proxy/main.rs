@@ -12,6 +12,7 @@ mod connections;
 mod failures;
 mod harness;
 mod limits;
+mod prefix;
 mod retries;
 mod smuggling;
 mod splits;

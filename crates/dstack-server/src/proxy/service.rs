@@ -198,6 +198,7 @@ mod tests {
             starts_on_request: false,
             split: None,
             model: None,
+            balancing: dstack_proxy::Balancing::default(),
             replicas: Vec::new(),
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::others::{TELL_INTERVAL, Told};
+use super::strain::ToldStrain;
 use super::{Inner, ServiceRoutes, load, rollouts};
 
 /// Pause before the database is listened to again.
@@ -53,6 +54,9 @@ impl ServiceRoutes {
         self.until(stop.clone(), "read services", |routes| async move {
             routes.read_wanted().await;
         });
+        self.until(stop.clone(), "read pages of replicas", |routes| async move {
+            routes.0.pages.follow().await;
+        });
         if self.0.database.is_shared() {
             self.until(stop.clone(), "hear of services", |routes| async move {
                 routes.hear().await;
@@ -75,6 +79,9 @@ impl ServiceRoutes {
             }
             let told = self.0.rollouts.lock().to_tell();
             for told in told {
+                self.0.tell(&told.to_string()).await;
+            }
+            for told in self.0.strain_to_tell() {
                 self.0.tell(&told.to_string()).await;
             }
         }
@@ -172,6 +179,9 @@ impl ServiceRoutes {
             if told.awaited {
                 self.0.waiting.report(|observer| observer.awaited(told.run));
             }
+        } else if let Some(told) = ToldStrain::read(what) {
+            let new = self.0.strains.lock().hear(sender, told, Instant::now());
+            self.0.forwarder.stats().add_strain(told.run, new);
         }
     }
 
@@ -219,6 +229,7 @@ impl Inner {
         let stored = load::read(&self.database, runs).await?;
         let services = stored.services(self);
         self.note_scaled(runs, stored.scaled());
+        self.note_strained(runs, stored.strained());
         self.routers.note(runs, stored.routed());
         self.forget_rollouts(runs, &services);
         let mut reading = self.reading.lock();
@@ -280,6 +291,13 @@ impl Inner {
         }
     }
 
+    /// Of these runs, those are the ones whose replicas follow how busy they are.
+    fn note_strained(&self, runs: &[RunId], strained: impl Iterator<Item = RunId>) {
+        let mut known = self.strained.lock();
+        known.retain(|run| !runs.contains(run));
+        known.extend(strained);
+    }
+
     /// Tells the servers that share the database; what they miss, they find by themselves.
     async fn tell_others(&self) {
         let untold = std::mem::take(&mut self.reading.lock().untold);
@@ -307,5 +325,17 @@ impl Inner {
             telling.next(run, stats.arrived(run), awaited, now)
         });
         told.collect()
+    }
+
+    /// What the others are to hear of how busy services were here.
+    fn strain_to_tell(&self) -> Vec<ToldStrain> {
+        let strained = self.strained.lock().clone();
+        let mut strains = self.strains.lock();
+        strains.retain(|run| strained.contains(&run));
+        let here = |run| self.forwarder.stats().strain_here(run);
+        strained
+            .into_iter()
+            .filter_map(|run| strains.next(run, here(run)))
+            .collect()
     }
 }

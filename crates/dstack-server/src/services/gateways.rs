@@ -15,7 +15,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dstack_agent_api::gateway::AcmeSettings;
+use dstack_engine::services::Measured;
 use dstack_plan::services::autoscaling::Load;
+use dstack_proxy::stats::Strain;
 use dstack_store::{Database, StoreError};
 use dstack_system::{Locked, Random, chain, task};
 use dstack_units::{GatewayId, GatewayReplicaId, JobId, RunId};
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::link::CountedService;
 use self::link::Link;
 use super::rollouts::Both;
+use super::strain;
 use super::waiting::Waiting;
 use crate::wiring::GatewayHosts;
 
@@ -171,6 +174,18 @@ impl Gateways {
             all = all.plus(&link.answered(run, deployment)?);
         }
         Some(all)
+    }
+
+    /// What all replicas of its gateway have measured of the requests to the service; those of dstack 0.22.5 tell nothing of it.
+    pub(super) fn measured(&self, run: RunId, gateway: GatewayId, seconds: u64) -> Measured {
+        let Some(links) = self.of(gateway).filter(|links| !links.is_empty()) else {
+            return Measured::default();
+        };
+        let strains = links.iter().map(|link| link.strain(run, seconds));
+        let (known, is_whole) = strains.fold((Strain::default(), true), |(sum, is_whole), strain| {
+            (sum.plus(strain.unwrap_or_default()), is_whole && strain.is_some())
+        });
+        strain::measured(known, seconds, is_whole)
     }
 
     /// What a gateway has counted, all of them if none is named, as far as they say so soon.

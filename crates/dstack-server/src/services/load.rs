@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_model::configurations::AnyModel;
-use dstack_model::configurations::service::ServiceConfiguration;
+use dstack_model::configurations::service::{self, ServiceConfiguration};
 use dstack_model::runs::RunStatus;
 use dstack_plan::services::{replicas, routers};
-use dstack_proxy::{ChatFormat, Model, Paths, Service, Split};
+use dstack_proxy::{Balancing, ChatFormat, Model, Paths, Service, Split};
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{InstanceRow, JobRow, RunRow};
 use dstack_store::{Database, StoreError};
@@ -58,6 +58,15 @@ impl Stored {
             service.is_some_and(replicas::scales) && !listed.run.status().is_finished()
         };
         self.runs.iter().filter(scales).map(|listed| listed.run.id)
+    }
+
+    /// Those of these runs whose replicas follow how busy they are.
+    pub(super) fn strained(&self) -> impl Iterator<Item = RunId> {
+        let follows = |listed: &&ListedRun| {
+            let service = listed.run.run_spec.configuration.service();
+            service.is_some_and(replicas::has_signals) && !listed.run.status().is_finished()
+        };
+        self.runs.iter().filter(follows).map(|listed| listed.run.id)
     }
 
     /// Those of these runs whose routers are told of their workers.
@@ -129,6 +138,10 @@ fn described(listed: &ListedRun, configuration: &ServiceConfiguration, read_time
         starts_on_request: false,
         split: None,
         model: configuration.model.as_ref().map(model),
+        balancing: match configuration.balancing {
+            Some(service::Balancing::Prefix) => Balancing::Prefix,
+            Some(service::Balancing::LeastRequests) | None => Balancing::LeastRequests,
+        },
         replicas: Vec::new(),
     }
 }

@@ -48,6 +48,7 @@ mod secrets;
 mod server;
 mod services;
 mod shared_access;
+mod signals;
 mod sizes;
 mod startup;
 mod test_server;

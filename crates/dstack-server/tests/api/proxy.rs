@@ -53,7 +53,7 @@ pub(crate) async fn replica() -> SocketAddr {
     replica_of(Router::new().fallback(echo)).await
 }
 
-async fn replica_of(router: Router) -> SocketAddr {
+pub(crate) async fn replica_of(router: Router) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let replica = axum::serve(listener, router);

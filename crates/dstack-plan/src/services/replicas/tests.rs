@@ -296,6 +296,7 @@ fn demand(wanted: [i64; 2], requests: Option<u64>, awaited: bool) -> Demand {
             .collect(),
         loads: loads.unwrap_or_default(),
         awaited,
+        ..Demand::default()
     }
 }
 
@@ -406,6 +407,7 @@ fn scaled(jobs: &[Job<'_>], scale: Scale, requests: Option<u64>, awaited: bool) 
             .into_iter()
             .collect(),
         awaited,
+        ..Demand::default()
     };
     super::next(&service, jobs, &demand, now())
 }
@@ -488,6 +490,7 @@ fn a_service_that_has_lost_all_replicas_starts_with_as_many_as_before() {
         scales: BTreeMap::from([(name.clone(), scale(3, ago(5000)))]),
         loads: BTreeMap::from([(name.clone(), autoscaling::Load { requests: 0 })]),
         awaited: false,
+        ..Demand::default()
     };
     let lost = ended(
         0,

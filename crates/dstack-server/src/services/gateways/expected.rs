@@ -211,6 +211,7 @@ impl Service {
             ssh_private_key: key,
             rate_limits: limits.map_err(|error| error.to_string())?,
             has_router_replica: router_group(configuration).is_some(),
+            balancing: configuration.balancing.map(|balancing| balancing.to_string()),
         })
     }
 

@@ -5,11 +5,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_agent_api::gateway::{RegisterEntrypoint, Registered, RolloutCounts, ServiceCounts, Split};
+use dstack_agent_api::gateway::{
+    Counted, RegisterEntrypoint, Registered, RolloutCounts, ServiceCounts, Split, Strained,
+};
 use dstack_agent_api::gateway_client::GatewayClient;
 use dstack_agent_api::http::CallError;
 use dstack_model::reach::Reach;
 use dstack_plan::services::gateways::{Known, Step, steps};
+use dstack_proxy::stats::Strain;
 use dstack_store::rows::{AgentAddress, GatewayReplicaRow};
 use dstack_store::{Database, EngineStore as _, SqlStore};
 use dstack_system::{Locked, chain, task};
@@ -89,8 +92,8 @@ struct State {
     reached: Option<(GatewayClient, Arc<Expected>)>,
 }
 
-/// Requests by the seconds of the window.
-type Windows = HashMap<u64, u64>;
+/// What was counted by the seconds of the window.
+type Windows = HashMap<u64, Counted>;
 
 /// Project and run, in small letters.
 type Name = (String, String);
@@ -194,6 +197,26 @@ impl Link {
 
     /// Requests that came to the service within a window of so many seconds; `None`: it has not said so lately.
     pub(super) fn requests(&self, run: RunId, seconds: u64) -> Option<u64> {
+        Some(self.counted(run, seconds)?.requests)
+    }
+
+    /// How busy the service was within a window of so many seconds; `None`: it has not said so lately, or is of dstack 0.22.5.
+    pub(super) fn strain(&self, run: RunId, seconds: u64) -> Option<Strain> {
+        let Strained {
+            busy,
+            first_pieces,
+            waited,
+        } = self.counted(run, seconds)?.strain?;
+        // What a gateway says may be anything.
+        let time = |seconds| Duration::try_from_secs_f64(seconds).ok();
+        Some(Strain {
+            busy: time(busy)?,
+            first_pieces,
+            waited: time(waited)?,
+        })
+    }
+
+    fn counted(&self, run: RunId, seconds: u64) -> Option<Counted> {
         let state = self.state.lock();
         let (at, counted) = state.counted.as_ref()?;
         let is_recent = Instant::now() < *at + COUNTED_FOR;
@@ -449,7 +472,7 @@ async fn count(link: &Link, client: &GatewayClient, expected: &Expected) -> Resu
         };
         let windows = service.stats.iter().filter_map(|(seconds, counted)| {
             let seconds = seconds.parse().ok()?;
-            Some((seconds, counted.requests))
+            Some((seconds, *counted))
         });
         counted.insert(*run, windows.collect::<Windows>());
     }
