@@ -23,6 +23,9 @@ pub(crate) fn install(
     options: &mut ServerOptions,
 ) -> Result<Arc<Catalog>, Box<dyn std::error::Error + Send + Sync>> {
     let settings = &options.settings;
+    // Their types are known from now on.
+    #[cfg(feature = "manifests")]
+    let manifests = read_manifests(settings)?;
     let catalog = CatalogSettings::from_env(Some(settings.dir.join(CATALOG_CACHE)));
     let catalog = Arc::new(Catalog::open(catalog)?);
     let env = Env {
@@ -34,8 +37,29 @@ pub(crate) fn install(
         own_url: Url::parse(&settings.server_url()).ok(),
         installation: Arc::clone(&options.installation),
     };
-    options.registry = dstack_backends::registry(&env);
+    #[cfg(not(feature = "manifests"))]
+    let registry = dstack_backends::registry(&env);
+    #[cfg(feature = "manifests")]
+    let registry = dstack_backends::registry_with(&env, manifests)?;
+    options.registry = registry;
     Ok(catalog)
+}
+
+/// What the files of the administrator's directory describe. One that is wrong is told of, and left out.
+#[cfg(feature = "manifests")]
+fn read_manifests(
+    settings: &Settings,
+) -> Result<Vec<dstack_backends::manifest::Manifest>, dstack_backends::manifest::NameError> {
+    let dir = settings.manifests_dir();
+    let folder = dstack_backends::manifest::read_folder(&dir);
+    for problem in &folder.problems {
+        tracing::warn!("A file that describes backends is left out until the server starts again: {problem}");
+    }
+    for manifest in &folder.manifests {
+        let kind = BackendType::register(&manifest.kind)?;
+        tracing::info!(backend.r#type = %kind, dir = %dir.display(), "A backend is described by a file");
+    }
+    Ok(folder.manifests)
 }
 
 /// By backend, as `DSTACK_SERVER_BACKEND_ENDPOINTS` has them.
