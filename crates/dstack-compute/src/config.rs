@@ -13,10 +13,11 @@ mod manifest;
 use std::fmt::Debug;
 
 use dstack_decode::Decode;
+use dstack_decode::schema::{Schema, Schemas, any_of, texts};
 use dstack_decode::{Problem, decode_lenient, decode_strict};
 use dstack_model::backends::BackendType;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub use clouds::*;
 pub use clusters::*;
@@ -132,6 +133,22 @@ impl BackendConfig {
         }
     }
 
+    /// The schema of all that [`BackendConfig::read`] takes: those of this build, and of the types that are registered.
+    pub fn documented(schemas: &mut Schemas) -> Value {
+        let built_in = Self::schema(schemas);
+        let registered: Vec<&str> = BackendType::registered()
+            .into_iter()
+            .map(BackendType::as_str)
+            .collect();
+        match registered.is_empty() {
+            true => built_in,
+            false => any_of(vec![
+                built_in,
+                json!({"type": "object", "properties": {"type": texts(&registered)}, "required": ["type"]}),
+            ]),
+        }
+    }
+
     /// As JSON, with credentials.
     fn object(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
@@ -211,8 +228,6 @@ impl BackendConfig {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(value: &Value) -> BackendConfig {

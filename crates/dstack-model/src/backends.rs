@@ -216,17 +216,18 @@ impl Decode for BackendType {
             Mode::Strict => text.parse().ok(),
             Mode::Lenient => Self::of_any_name(text),
         });
-        found.or_else(|| {
-            let mut allowed = Self::TEXTS.to_vec();
-            allowed.extend(names::registered());
-            enums::refuse("enum", &allowed, value, cx)
-        })
+        found.or_else(|| enums::refuse("enum", &known_texts(), value, cx))
     }
+}
+
+/// The wire values of all types that are known.
+fn known_texts() -> Vec<&'static str> {
+    [BackendType::TEXTS, &names::registered()].concat()
 }
 
 impl Schema for BackendType {
     fn schema(_: &mut Schemas) -> Value {
-        texts(Self::TEXTS)
+        texts(&known_texts())
     }
 }
 
