@@ -8,7 +8,7 @@ use dstack_compute::{
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
-use dstack_units::Time;
+use dstack_units::{AcceleratorVendor, Time};
 use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
@@ -423,7 +423,7 @@ fn offer_json(offer: &InstanceOfferWithAvailability) -> Json {
             "count": resources.gpus.len(),
             "name": first.map(|gpu| &gpu.name),
             "memory_gib": first.map(|gpu| gib(gpu.memory_mib)),
-            "vendor": first.and_then(|gpu| gpu.vendor).map(|vendor| vendor.as_str()),
+            "vendor": first.and_then(|gpu| gpu.vendor).map(AcceleratorVendor::as_str),
         },
         "data": &*offer.backend_data,
     })

@@ -25,7 +25,7 @@ pub(crate) fn install(
     let settings = &options.settings;
     // Their types are known from now on.
     #[cfg(feature = "manifests")]
-    let manifests = read_manifests(settings)?;
+    let manifests = read_manifests(settings);
     let catalog = CatalogSettings::from_env(Some(settings.dir.join(CATALOG_CACHE)));
     let catalog = Arc::new(Catalog::open(catalog)?);
     let env = Env {
@@ -45,28 +45,36 @@ pub(crate) fn install(
     Ok(catalog)
 }
 
-/// What the files of the administrator's directory describe. One that is wrong is told of, and left out.
+/// What the files of the administrator's directory describe. What is wrong with one is told, and hides no other.
 #[cfg(feature = "manifests")]
-fn read_manifests(
-    settings: &Settings,
-) -> Result<Vec<dstack_backends::manifest::Manifest>, dstack_backends::manifest::NameError> {
+fn read_manifests(settings: &Settings) -> Vec<dstack_backends::manifest::Manifest> {
     let dir = settings.manifests_dir();
-    let folder = dstack_backends::manifest::read_folder(&dir);
+    let mut folder = dstack_backends::manifest::read_folder(&dir);
+    folder
+        .manifests
+        .retain(|manifest| match BackendType::register(&manifest.kind) {
+            Ok(_) => true,
+            Err(error) => {
+                folder.problems.push(error.to_string());
+                false
+            }
+        });
     for problem in &folder.problems {
-        tracing::warn!("A file that describes backends is left out until the server starts again: {problem}");
+        tracing::warn!(dir = %dir.display(), "A file that describes a backend is left out until the server starts again: {problem}");
     }
-    for manifest in &folder.manifests {
-        let kind = BackendType::register(&manifest.kind)?;
-        tracing::info!(backend.r#type = %kind, dir = %dir.display(), "A backend is described by a file");
-    }
-    Ok(folder.manifests)
+    folder.manifests
 }
 
 /// By backend, as `DSTACK_SERVER_BACKEND_ENDPOINTS` has them.
 fn endpoints(settings: &Settings) -> Result<HashMap<BackendType, Url>, String> {
     let text = settings.backend_endpoints.as_deref().unwrap_or_default();
     let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    entries.map(endpoint).collect()
+    let all: Result<HashMap<BackendType, Url>, String> = entries.map(endpoint).collect();
+    let all = all?;
+    for kind in all.keys().filter(|kind| !kind.is_known()) {
+        tracing::warn!(backend.r#type = %kind, "DSTACK_SERVER_BACKEND_ENDPOINTS names a backend that nobody knows: its file may be wrong");
+    }
+    Ok(all)
 }
 
 fn endpoint(entry: &str) -> Result<(BackendType, Url), String> {
@@ -76,10 +84,9 @@ fn endpoint(entry: &str) -> Result<(BackendType, Url), String> {
     let (backend, url) = entry
         .split_once('=')
         .ok_or_else(|| wrong("has to be a backend, `=` and a URL"))?;
-    let backend = backend
-        .trim()
-        .parse()
-        .map_err(|_| wrong("does not begin with the name of a backend"))?;
+    // That a file is wrong that describes it does not keep the server from starting.
+    let backend = BackendType::of_any_name(backend.trim())
+        .ok_or_else(|| wrong("does not begin with the name of a backend"))?;
     let url = Url::parse(url.trim())
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -119,7 +126,7 @@ mod tests {
         );
         for (entry, part) in [
             ("cloudrift", "has to be a backend"),
-            ("nimbus=http://a", "does not begin with the name"),
+            ("Nimbus=http://a", "does not begin with the name"),
             ("aws=ftp://a", "does not end with a URL"),
         ] {
             let error = endpoint(entry).unwrap_err();

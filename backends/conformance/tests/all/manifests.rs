@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_backend::Env;
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of, requirements,
     sizes_of_catalog, with_machine, with_machines,
 };
-use dstack_backend_manifest::{Choice, Finding, Manifest, check_life, read};
-use dstack_compute::{BackendKind, ComputeError, Machine};
+use dstack_backend_manifest::{Choice, Finding, Manifest, check_life, kind, read};
+use dstack_compute::{ComputeError, Machine};
 use dstack_model::instances::InstanceAvailability;
 use serde_json::{Value, json};
 
@@ -19,10 +18,6 @@ const DIGITALOCEAN: &str = include_str!("../../../manifest/examples/digitalocean
 
 fn manifest(text: &str) -> Manifest {
     read(text, "example.yml").unwrap_or_else(|errors| panic!("{errors}"))
-}
-
-fn kind(env: Env, text: &str) -> Arc<dyn BackendKind> {
-    dstack_backend_manifest::kind(env, manifest(text)).unwrap()
 }
 
 fn config(kind: &str, key: &str) -> Value {
@@ -48,7 +43,7 @@ mod lambda {
         let refused = vec![(config(KIND, "wrong"), &["creds.api_key"][..])];
         Cloud::new(
             Arc::new(emulator),
-            |env| kind(env, LAMBDA),
+            |env| kind(env, manifest(LAMBDA)).unwrap(),
             config(KIND, CANARY),
             refused,
         )
@@ -335,7 +330,7 @@ mod digitalocean {
         ];
         let cloud = Cloud::new(
             Arc::clone(&emulator) as _,
-            |env| kind(env, DIGITALOCEAN),
+            |env| kind(env, manifest(DIGITALOCEAN)).unwrap(),
             with_project(CANARY, PROJECT),
             refused,
         );
