@@ -115,13 +115,13 @@ impl StoredBackends {
 
 /// That a row is of a type that nobody has, and what to do.
 fn not_known(kind: &str) -> ComputeError {
-    ComputeError::Configuration(match BackendType::TEXTS.contains(&kind) {
-        true => format!("this version does not have the type `{kind}`"),
-        false => format!(
-            "this server does not know the type `{kind}`: no file of its directory of backends (DSTACK_SERVER_BACKENDS_DIR) describes it. \
-             Put it there and start the server again; until then, what was made is left as it is"
-        ),
-    })
+    match BackendType::TEXTS.contains(&kind) {
+        true => ComputeError::Unsupported("this type of backend"),
+        false => ComputeError::Configuration(format!(
+            "this server does not know the type `{kind}`: no file of its directory of backends (DSTACK_SERVER_BACKENDS_DIR) describes \
+             it. Put it there and start the server again; until then, what was made is left as it is"
+        )),
+    }
 }
 
 #[async_trait]
@@ -144,5 +144,21 @@ impl Backends for StoredBackends {
 
     fn provisioning_timeout(&self, kind: BackendType, instance_type: &str) -> Duration {
         self.registry.provisioning_timeout(kind, instance_type)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_type_that_nobody_knows_it_is_said_what_to_do() {
+        let unsupported = ComputeError::Unsupported("this type of backend");
+        assert_eq!(not_known("runpod"), unsupported);
+        let told = not_known("nimbus").to_string();
+        assert!(
+            told.contains("`nimbus`") && told.contains("DSTACK_SERVER_BACKENDS_DIR"),
+            "{told}"
+        );
     }
 }
