@@ -24,6 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
     for (path, text) in [
         (page_path(), cli_reference(&dstack)?),
         (openapi_path(), openapi()?),
+        (manifest_path(), manifest_schema()?),
     ] {
         if !args.check {
             fs_err::write(&path, text)?;
@@ -64,6 +65,22 @@ fn page_path() -> PathBuf {
 
 fn openapi_path() -> PathBuf {
     layout::root().join("docs/schemas/openapi.json")
+}
+
+fn manifest_path() -> PathBuf {
+    layout::root().join("docs/schemas/manifest.schema.json")
+}
+
+/// The JSON Schema of files that describe backends.
+fn manifest_schema() -> Result<String> {
+    run_quietly(build::cargo().args([
+        "run",
+        "--quiet",
+        "--package",
+        "dstack-backend-manifest",
+        "--example",
+        "schema",
+    ]))
 }
 
 /// The document, on one line: it is for programs.

@@ -45,12 +45,28 @@ impl Made {
 
     /// Whether the API may not know it yet, which it should within [`LISTED_WITHIN`].
     pub fn is_new(&self, call: &Call<'_>) -> bool {
-        call.now() < self.at + LISTED_WITHIN
+        self.is_new_within(LISTED_WITHIN, call)
+    }
+
+    /// As [`Made::is_new`], of an API that takes another time for it.
+    pub fn is_new_within(&self, listed_within: Duration, call: &Call<'_>) -> bool {
+        call.now() < self.at + listed_within
     }
 
     /// What an API means that says that it is gone: of what is new, that it is not known there yet, and has to be removed again.
     pub fn removal(&self, call: &Call<'_>, told: Removal, again: Duration) -> Removal {
-        match told == Removal::Gone && self.is_new(call) {
+        self.removal_within(LISTED_WITHIN, call, told, again)
+    }
+
+    /// As [`Made::removal`], of an API that takes another time until it knows new things.
+    pub fn removal_within(
+        &self,
+        listed_within: Duration,
+        call: &Call<'_>,
+        told: Removal,
+        again: Duration,
+    ) -> Removal {
+        match told == Removal::Gone && self.is_new_within(listed_within, call) {
             true => Removal::Underway { again },
             false => told,
         }

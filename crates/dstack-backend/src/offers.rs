@@ -1,5 +1,5 @@
 use dstack_catalog::{Catalog, Offer};
-use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows, catalog_offers};
+use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows, catalog_offers, provider_offers};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOffer;
@@ -18,6 +18,28 @@ pub fn offers_in(
     find_offers(catalog, backend, regions, requirements, &|_| true, &|_| {
         DiskSize::Fixed
     })
+}
+
+/// As [`offers_in`], of the rows that the catalogue has of this provider.
+///
+/// # Errors
+/// The requirements contradict themselves.
+pub fn offers_of_provider(
+    catalog: &Catalog,
+    provider: &str,
+    backend: BackendType,
+    regions: Option<&[String]>,
+    requirements: &Requirements,
+) -> Result<Vec<InstanceOffer>, ComputeError> {
+    let query = CatalogQuery {
+        backend,
+        locations: regions.filter(|regions| !regions.is_empty()),
+        requirements,
+        accept: &|_| true,
+        disk: &|_| DiskSize::Fixed,
+    };
+    let found = provider_offers(catalog, provider, &query);
+    found.map_err(|error| ComputeError::Configuration(error.to_string()))
 }
 
 /// As [`offers_in`], of rows that are accepted, with disks of the given sizes.

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use dstack_backend::Env;
+#[cfg(feature = "manifest")]
+pub use dstack_backend_manifest as manifest;
 use dstack_compute::{BackendKind, Registry};
 
 /// A backend by what makes its kind.
@@ -65,5 +67,22 @@ const ALL: &[MakeKind] = &[
 
 /// All backends, which are handed `env`.
 pub fn registry(env: &Env) -> Registry {
-    Registry::new(ALL.iter().map(|make| make(env.clone())))
+    Registry::new(of_build(env))
+}
+
+fn of_build(env: &Env) -> Vec<Arc<dyn BackendKind>> {
+    ALL.iter().map(|make| make(env.clone())).collect()
+}
+
+/// As [`registry`], with those that manifests describe.
+///
+/// # Errors
+/// There are too many types.
+#[cfg(feature = "manifest")]
+pub fn registry_with(env: &Env, manifests: Vec<manifest::Manifest>) -> Result<Registry, manifest::NameError> {
+    let mut kinds = of_build(env);
+    for described in manifests {
+        kinds.push(manifest::kind(env.clone(), described)?);
+    }
+    Ok(Registry::new(kinds))
 }

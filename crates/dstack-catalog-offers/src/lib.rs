@@ -66,8 +66,20 @@ pub fn catalog_offers(
     catalog: &Catalog,
     query: &CatalogQuery<'_>,
 ) -> Result<Vec<InstanceOffer>, FilterError> {
+    provider_offers(catalog, provider(query.backend), query)
+}
+
+/// As [`catalog_offers`], of the rows of this provider instead of the backend's own.
+///
+/// # Errors
+/// The requirements contradict themselves.
+pub fn provider_offers(
+    catalog: &Catalog,
+    provider: &str,
+    query: &CatalogQuery<'_>,
+) -> Result<Vec<InstanceOffer>, FilterError> {
     let filter = Filter {
-        provider: Some(vec![provider(query.backend).to_owned()]),
+        provider: Some(vec![provider.to_owned()]),
         ..filter(query.requirements)
     };
     catalog.query(&filter, |rows| offers_of(rows, query))
@@ -112,7 +124,7 @@ fn offers_of(rows: Offers<'_>, query: &CatalogQuery<'_>) -> Vec<InstanceOffer> {
 }
 
 /// Name of the backend's provider in the catalogue.
-pub const fn provider(backend: BackendType) -> &'static str {
+pub fn provider(backend: BackendType) -> &'static str {
     match backend {
         BackendType::DataCrunch => "verda",
         BackendType::Lambda => "lambdalabs",

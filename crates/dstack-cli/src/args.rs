@@ -1,6 +1,7 @@
 //! The grammar of the command line.
 
 pub mod apply;
+pub mod backend;
 pub mod doctor;
 pub mod login;
 pub mod metrics;
@@ -21,6 +22,7 @@ use dstack_model::events::EventTargetType;
 use dstack_units::PortMapping;
 
 pub use apply::ApplyArgs;
+pub use backend::{BackendAction, BackendArgs, BackendCheckArgs};
 pub use doctor::DoctorArgs;
 pub use login::LoginArgs;
 pub use metrics::MetricsArgs;
@@ -57,6 +59,8 @@ pub enum Command {
     Apply(Box<ApplyArgs>),
     /// Attach to a run
     Attach(AttachArgs),
+    /// Check a file that describes a backend
+    Backend(BackendArgs),
     /// Query, check, compare and collect the catalog of offers
     Catalog(Box<CatalogCommand>),
     /// Print a shell completion script

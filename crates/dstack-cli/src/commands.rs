@@ -70,6 +70,10 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Complete(args) => complete::run(context, &args).await,
         Command::Completion(args) => completion::run(context, &args),
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
+        Command::Backend(_) => Err(CliError::new(
+            ErrorKind::Internal,
+            "this build checks no backends",
+        )),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The command line.
 //!
-//! [`main`] is the whole program except for the server, which the binary hands in. Parsing is done without a runtime;
+//! [`main_with`] is the whole program except for the server and the check of backends, which the binary hands in. Parsing is done without a runtime;
 //! one is built only for commands that talk to a server, and nothing is asked of the network beforehand: a command
 //! starts in a few milliseconds.
 //!
@@ -25,7 +25,7 @@ pub mod tables;
 pub mod ui;
 pub mod yaml;
 
-pub use args::{Cli, Command, ServerAction, ServerArgs, ServerImportArgs};
+pub use args::{BackendCheckArgs, Cli, Command, ServerAction, ServerArgs, ServerImportArgs};
 pub use context::Context;
 pub use error::{CliError, ErrorKind};
-pub use run::{execute, main, run};
+pub use run::{execute, main, main_with, run};

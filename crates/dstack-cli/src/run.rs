@@ -6,17 +6,28 @@ use std::process::ExitCode;
 use clap::error::ErrorKind as UsageErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::args::{Cli, Command, ServerArgs};
+use crate::args::{BackendAction, BackendArgs, BackendCheckArgs, Cli, Command, ServerArgs};
 use crate::commands;
 use crate::context::Context;
 use crate::error::{CliError, ErrorKind, plain_usage};
 use crate::interrupt;
 use crate::ui::Ui;
 
-/// Runs the command line; `server` runs `dstack server`.
+/// Runs the command line of a program that checks no backends; `server` runs `dstack server`.
 pub fn main(
     arguments: impl IntoIterator<Item = OsString>,
     server: impl FnOnce(ServerArgs) -> ExitCode,
+) -> ExitCode {
+    main_with(arguments, server, |_| {
+        CliError::new(ErrorKind::Internal, "this build checks no backends").report(&Ui::system())
+    })
+}
+
+/// Runs the command line; `server` runs `dstack server`, `check_backend` runs `dstack backend check`.
+pub fn main_with(
+    arguments: impl IntoIterator<Item = OsString>,
+    server: impl FnOnce(ServerArgs) -> ExitCode,
+    check_backend: impl FnOnce(BackendCheckArgs) -> ExitCode,
 ) -> ExitCode {
     let cli = match parse(arguments) {
         Ok(cli) => cli,
@@ -24,6 +35,9 @@ pub fn main(
     };
     match cli.command {
         Some(Command::Server(arguments)) => server(arguments),
+        Some(Command::Backend(BackendArgs {
+            action: BackendAction::Check(arguments),
+        })) => check_backend(arguments),
         command => run(Cli {
             version: cli.version,
             command,
@@ -133,6 +147,10 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
+        Command::Backend(_) => Err(CliError::new(
+            ErrorKind::Internal,
+            "this build checks no backends",
+        )),
         // They take Ctrl-C themselves nearly always, and end with 0 as in dstack 0.22.5.
         other @ (Command::Apply(_) | Command::Attach(_)) => in_runtime(commands::run(context, other), || {
             commands::apply::interrupted(&context.ui)

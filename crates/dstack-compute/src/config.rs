@@ -8,20 +8,23 @@ mod clusters;
 mod credential;
 mod file;
 mod gpu_clouds;
+mod manifest;
 
 use std::fmt::Debug;
 
 use dstack_decode::Decode;
+use dstack_decode::schema::{Schema, Schemas, any_of, texts};
 use dstack_decode::{Problem, decode_lenient, decode_strict};
 use dstack_model::backends::BackendType;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub use clouds::*;
 pub use clusters::*;
 pub use credential::Credential;
 pub use file::{FileProblem, resolve_files};
 pub use gpu_clouds::*;
+pub use manifest::ManifestConfig;
 
 /// The configuration of one type of backends, as [`BackendConfig`] has it.
 pub trait TypedConfig: Clone + Debug + Send + Sync + Into<BackendConfig> {
@@ -44,6 +47,9 @@ macro_rules! backend_configs {
                 #[decode(rename = $tag)]
                 $name($config),
             )*
+            /// Of a type that a manifest describes.
+            #[decode(skip)]
+            Manifest(ManifestConfig),
         }
 
         impl BackendConfig {
@@ -51,6 +57,7 @@ macro_rules! backend_configs {
             pub const fn kind(&self) -> BackendType {
                 match self {
                     $(Self::$name(_) => BackendType::$name,)*
+                    Self::Manifest(config) => config.kind,
                 }
             }
         }
@@ -120,7 +127,26 @@ impl BackendConfig {
     /// # Errors
     /// All problems.
     pub fn read(value: &Value) -> Result<Self, Vec<Problem>> {
-        decode_strict(value)
+        match ManifestConfig::has_known_type(value) {
+            true => decode_strict(value).map(Self::Manifest),
+            false => decode_strict(value),
+        }
+    }
+
+    /// The schema of all that [`BackendConfig::read`] takes: those of this build, and of the types that are registered.
+    pub fn documented(schemas: &mut Schemas) -> Value {
+        let built_in = Self::schema(schemas);
+        let registered: Vec<&str> = BackendType::registered()
+            .into_iter()
+            .map(BackendType::as_str)
+            .collect();
+        match registered.is_empty() {
+            true => built_in,
+            false => any_of(vec![
+                built_in,
+                json!({"type": "object", "properties": {"type": texts(&registered)}, "required": ["type"]}),
+            ]),
+        }
     }
 
     /// As JSON, with credentials.
@@ -189,7 +215,11 @@ impl BackendConfig {
                 map.insert("creds".to_owned(), auth);
             }
         }
-        decode_lenient(&value).map_err(|problems: Vec<Problem>| {
+        let read = match ManifestConfig::has_type(&value) {
+            true => decode_lenient(&value).map(Self::Manifest),
+            false => decode_lenient(&value),
+        };
+        read.map_err(|problems: Vec<Problem>| {
             let places: Vec<String> = problems.iter().map(Problem::path).collect();
             format!("fields are wrong or missing: {}", places.join(", "))
         })
@@ -198,12 +228,14 @@ impl BackendConfig {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(value: &Value) -> BackendConfig {
         BackendConfig::read(value).unwrap()
+    }
+
+    fn of_a_manifest() -> BackendType {
+        BackendType::register("nimbus").unwrap()
     }
 
     #[test]
@@ -214,6 +246,7 @@ mod tests {
             json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}, "contexts": ["a", {"name": "b"}], "gateway_image": "i"}),
             json!({"type": "digitalocean", "creds": {"type": "api_key", "api_key": "k"}}),
             json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "h", "user": "u", "private_key": {"content": "canary"}}]}),
+            json!({"type": of_a_manifest(), "regions": ["a"], "project": "p", "creds": {"type": "api_key", "key": "canary"}}),
         ] {
             let config = read(&value);
             assert_eq!(BackendConfig::join(&config.split()).unwrap(), config);
@@ -248,6 +281,7 @@ mod tests {
         for value in [
             json!({"type": "runpod", "creds": {"type": "api_key", "api_key": "canary"}}),
             json!({"type": "kubernetes", "kubeconfig": {"data": "canary"}}),
+            json!({"type": of_a_manifest(), "project": "p", "creds": {"key": "canary"}}),
             json!({"type": "slurm", "clusters": [{"name": "c", "hostname": "canary", "user": "canary", "private_key": {"content": "canary"}}]}),
         ] {
             let config = read(&value);
@@ -269,6 +303,25 @@ mod tests {
             auth: Credential::new(r#"{"type": "default"}"#),
         };
         assert_eq!(BackendConfig::join(&split).unwrap().kind(), BackendType::Aws);
+    }
+
+    #[test]
+    fn a_type_that_nobody_knows_any_more_is_refused_in_requests_and_read_from_the_database() {
+        let value = json!({"type": "cumulus", "project": 7, "creds": {"key": "canary"}});
+        let problems = BackendConfig::read(&value).unwrap_err();
+        assert_eq!(problems[0].kind, "union_tag_invalid");
+        let split = SplitConfig {
+            config: json!({"type": "cumulus", "project": 7}).to_string(),
+            auth: Credential::new(r#"{"key": "canary"}"#),
+        };
+        let BackendConfig::Manifest(config) = BackendConfig::join(&split).unwrap() else {
+            panic!("it is of no type of this build");
+        };
+        assert_eq!((config.kind.as_str(), config.kind.is_known()), ("cumulus", false));
+        assert_eq!(
+            (config.options["project"].as_str(), config.creds["key"].expose()),
+            ("7", "canary")
+        );
     }
 
     #[test]

@@ -83,6 +83,9 @@ const fn installation_code(installation: InstallationId) -> u32 {
 }
 
 impl Marks {
+    /// The fewest characters that a name has with its code.
+    pub const SHORTEST_NAME: usize = PREFIX.len() + NameCode::LENGTH;
+
     /// The code in the names of what carries these marks.
     pub const fn code(&self) -> NameCode {
         NameCode {

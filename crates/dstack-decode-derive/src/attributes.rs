@@ -39,6 +39,8 @@ pub(crate) struct TypeAttributes {
     pub tag: Option<LitStr>,
     pub rename: Option<LitStr>,
     pub shown: Option<LitStr>,
+    /// Of a variant: it is never read.
+    pub skip: bool,
     pub doc: String,
 }
 
@@ -97,6 +99,7 @@ impl TypeAttributes {
                     "before" => read.before = Some(meta.value()?.parse()?),
                     "after" => read.after = Some(meta.value()?.parse()?),
                     "tag" => read.tag = Some(meta.value()?.parse()?),
+                    "skip" => read.skip = true,
                     "rename" => read.rename = Some(meta.value()?.parse()?),
                     "shown" => read.shown = Some(meta.value()?.parse()?),
                     "ignore" | "hide" => {

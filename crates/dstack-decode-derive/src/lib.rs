@@ -32,7 +32,8 @@
 //!
 //! # Enums
 //! Of variants with one field each, told apart by the key in `#[decode(tag = "key")]`; each variant names its tag in
-//! `#[decode(rename = "tag")]`, and may give the tag's form in messages in `shown = "..."`.
+//! `#[decode(rename = "tag")]`, and may give the tag's form in messages in `shown = "..."`. Of a variant with `#[decode(skip)]` nothing is
+//! read: who reads such a type looks for it first.
 
 mod attributes;
 mod structs;

@@ -19,6 +19,9 @@ pub(crate) fn expand(input: &DeriveInput, data: &DataEnum) -> syn::Result<TokenS
     let mut schemas = Vec::new();
     for variant in &data.variants {
         let attributes = TypeAttributes::read(&variant.attrs)?;
+        if attributes.skip {
+            continue;
+        }
         let ident = &variant.ident;
         let rename = attributes
             .rename

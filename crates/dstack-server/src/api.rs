@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::access::{Caller, Freshness, Project, bearer, check, peer, permit};
-use crate::compat::older;
+use crate::compat::{foreign, older};
 use crate::error::{ApiError, Result, json_bytes, json_response};
 use crate::request::body::{self, Received};
 use crate::request::{self, Upload};
@@ -280,7 +280,12 @@ async fn serve(
     if let (Some(seen), Some(caller)) = (&seen, &call.caller) {
         seen.user(&caller.user.name);
     }
+    let is_python = call.is_python;
     let answered = answer(call, &route, handler, head, body).await;
+    let answered = match answered {
+        Ok(response) if is_python => foreign::answer(response).await,
+        answered => answered,
+    };
     answered.unwrap_or_else(ApiError::into_response)
 }
 

@@ -103,12 +103,24 @@ impl StoredBackends {
     }
 
     fn make(&self, row: &BackendRow) -> Result<Arc<dyn Backend>, ComputeError> {
-        let kind = row.kind.parse::<BackendType>().ok();
+        // Of one that nobody knows, the name is kept: older clients are told another one.
+        let kind = BackendType::of_any_name(&row.kind);
         let kind = kind.and_then(|kind| self.registry.get(kind));
-        let kind = kind.ok_or(ComputeError::Unsupported("this type of backend"))?;
+        let kind = kind.ok_or_else(|| not_known(&row.kind))?;
         let split = stored(&self.encryption, row)
             .map_err(|_| ComputeError::Configuration("its credentials cannot be decrypted".to_owned()))?;
         kind.open(&split)
+    }
+}
+
+/// That a row is of a type that nobody has, and what to do.
+fn not_known(kind: &str) -> ComputeError {
+    match BackendType::TEXTS.contains(&kind) {
+        true => ComputeError::Unsupported("this type of backend"),
+        false => ComputeError::Configuration(format!(
+            "this server does not know the type `{kind}`: no file of its directory of backends (DSTACK_SERVER_BACKENDS_DIR) describes \
+             it. Put it there and start the server again; until then, what was made is left as it is"
+        )),
     }
 }
 
@@ -132,5 +144,21 @@ impl Backends for StoredBackends {
 
     fn provisioning_timeout(&self, kind: BackendType, instance_type: &str) -> Duration {
         self.registry.provisioning_timeout(kind, instance_type)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_type_that_nobody_knows_it_is_said_what_to_do() {
+        let unsupported = ComputeError::Unsupported("this type of backend");
+        assert_eq!(not_known("runpod"), unsupported);
+        let told = not_known("nimbus").to_string();
+        assert!(
+            told.contains("`nimbus`") && told.contains("DSTACK_SERVER_BACKENDS_DIR"),
+            "{told}"
+        );
     }
 }

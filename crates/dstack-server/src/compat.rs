@@ -6,6 +6,7 @@ use dstack_model::runs::{Run, RunPlan, RunSpec};
 
 use crate::version::ClientVersion;
 
+pub(crate) mod foreign;
 pub(crate) mod older;
 
 /// Where clients before 0.19.27 expect the code, and the commands to start.

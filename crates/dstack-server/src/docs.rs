@@ -11,7 +11,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dstack_api::openapi;
 use dstack_compute::config::BackendConfig;
-use dstack_model::schema::Schema;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -48,7 +47,7 @@ fn root_page() -> String {
 
 /// The OpenAPI document of this server.
 pub fn document() -> Value {
-    openapi::document(BackendConfig::schema)
+    openapi::document(BackendConfig::documented)
 }
 
 /// `/`, `/openapi.json`, `/api/docs`, `/redoc`.

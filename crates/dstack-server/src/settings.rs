@@ -278,6 +278,8 @@ settings! {
     max_offers_tried: usize = "DSTACK_SERVER_MAX_OFFERS_TRIED", "25", or(dstack_plan::fleets::MAX_OFFERS_TRIED);
     /// Where APIs of clouds are instead of at their vendors, for proxies and emulators: `cloudrift=http://127.0.0.1:8080`, more after commas.
     backend_endpoints: Option<String> = "DSTACK_SERVER_BACKEND_ENDPOINTS", "the vendors'", text;
+    /// Directory of files that describe backends, `*.yml` and `*.yaml`, read at the start ([manifest.md](backends/manifest.md)).
+    backends_dir: Option<PathBuf> = "DSTACK_SERVER_BACKENDS_DIR", "<dir>/backends.d", |name: &str| text(name).map(PathBuf::from);
     /// What becomes of things in clouds that carry the marks of this installation and belong to nobody: report (an event and a line of the log); remove: those whose instance or group is over here, or has another one, are ended as well; remove-unknown: also those of which nothing is known here. Disks are never ended ([doctor.md](doctor.md)).
     orphans: String = "DSTACK_SERVER_ORPHANS", "report", text_or(ORPHANS_REPORT);
     /// Seconds for which such a thing belongs to nobody before it is reported, or ended.
@@ -358,6 +360,12 @@ impl Settings {
         host(text)
             .or_else(|| host(&format!("http://{text}")))
             .or_else(|| Some(text.to_owned()))
+    }
+
+    /// Returns the directory of files that describe backends.
+    pub fn manifests_dir(&self) -> PathBuf {
+        let own = || self.dir.join("backends.d");
+        self.backends_dir.clone().unwrap_or_else(own)
     }
 
     /// Returns the path of the SQLite database as its URL spells it; `None`: it is another database.
@@ -585,6 +593,20 @@ mod tests {
         assert_eq!(host("http://[::1]:3000"), "[::1]");
         assert_eq!(host("localhost:3000"), "localhost");
         assert_eq!(host("dstack.example.org"), "dstack.example.org");
+    }
+
+    #[test]
+    fn files_that_describe_backends_lie_below_the_state_directory_unless_it_is_said_where() {
+        let settings = |backends_dir: Option<&str>| Settings {
+            dir: "/srv/dstack".into(),
+            backends_dir: backends_dir.map(PathBuf::from),
+            ..Settings::from_env()
+        };
+        assert_eq!(
+            settings(None).manifests_dir(),
+            PathBuf::from("/srv/dstack/backends.d")
+        );
+        assert_eq!(settings(Some("/etc/b")).manifests_dir(), PathBuf::from("/etc/b"));
     }
 
     #[test]

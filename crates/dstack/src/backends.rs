@@ -23,6 +23,9 @@ pub(crate) fn install(
     options: &mut ServerOptions,
 ) -> Result<Arc<Catalog>, Box<dyn std::error::Error + Send + Sync>> {
     let settings = &options.settings;
+    // Their types are known from now on.
+    #[cfg(feature = "manifests")]
+    let manifests = read_manifests(settings);
     let catalog = CatalogSettings::from_env(Some(settings.dir.join(CATALOG_CACHE)));
     let catalog = Arc::new(Catalog::open(catalog)?);
     let env = Env {
@@ -34,15 +37,44 @@ pub(crate) fn install(
         own_url: Url::parse(&settings.server_url()).ok(),
         installation: Arc::clone(&options.installation),
     };
-    options.registry = dstack_backends::registry(&env);
+    #[cfg(not(feature = "manifests"))]
+    let registry = dstack_backends::registry(&env);
+    #[cfg(feature = "manifests")]
+    let registry = dstack_backends::registry_with(&env, manifests)?;
+    options.registry = registry;
     Ok(catalog)
+}
+
+/// What the files of the administrator's directory describe. What is wrong with one is told, and hides no other.
+#[cfg(feature = "manifests")]
+fn read_manifests(settings: &Settings) -> Vec<dstack_backends::manifest::Manifest> {
+    let dir = settings.manifests_dir();
+    let mut folder = dstack_backends::manifest::read_folder(&dir);
+    folder
+        .manifests
+        .retain(|manifest| match BackendType::register(&manifest.kind) {
+            Ok(_) => true,
+            Err(error) => {
+                folder.problems.push(error.to_string());
+                false
+            }
+        });
+    for problem in &folder.problems {
+        tracing::warn!(dir = %dir.display(), "A file that describes a backend is left out until the server starts again: {problem}");
+    }
+    folder.manifests
 }
 
 /// By backend, as `DSTACK_SERVER_BACKEND_ENDPOINTS` has them.
 fn endpoints(settings: &Settings) -> Result<HashMap<BackendType, Url>, String> {
     let text = settings.backend_endpoints.as_deref().unwrap_or_default();
     let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    entries.map(endpoint).collect()
+    let all: Result<HashMap<BackendType, Url>, String> = entries.map(endpoint).collect();
+    let all = all?;
+    for kind in all.keys().filter(|kind| !kind.is_known()) {
+        tracing::warn!(backend.r#type = %kind, "DSTACK_SERVER_BACKEND_ENDPOINTS names a backend that nobody knows: its file may be wrong");
+    }
+    Ok(all)
 }
 
 fn endpoint(entry: &str) -> Result<(BackendType, Url), String> {
@@ -52,10 +84,9 @@ fn endpoint(entry: &str) -> Result<(BackendType, Url), String> {
     let (backend, url) = entry
         .split_once('=')
         .ok_or_else(|| wrong("has to be a backend, `=` and a URL"))?;
-    let backend = backend
-        .trim()
-        .parse()
-        .map_err(|_| wrong("does not begin with the name of a backend"))?;
+    // That a file is wrong that describes it does not keep the server from starting.
+    let backend = BackendType::of_any_name(backend.trim())
+        .ok_or_else(|| wrong("does not begin with the name of a backend"))?;
     let url = Url::parse(url.trim())
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -95,7 +126,7 @@ mod tests {
         );
         for (entry, part) in [
             ("cloudrift", "has to be a backend"),
-            ("nimbus=http://a", "does not begin with the name"),
+            ("Nimbus=http://a", "does not begin with the name"),
             ("aws=ftp://a", "does not end with a URL"),
         ] {
             let error = endpoint(entry).unwrap_err();

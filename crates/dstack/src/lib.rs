@@ -1,5 +1,6 @@
 //! What `dstack` is made of: for the program itself, and for test servers with doubles in place of clouds.
 
+mod backend_check;
 mod backends;
 mod local_machine;
 mod logging;
@@ -7,5 +8,6 @@ mod prompts;
 mod protected_paths;
 mod server;
 
+pub use backend_check::check_backend;
 pub use prompts::{RENDER_PROMPT, render_prompt};
 pub use server::server;

@@ -16,7 +16,9 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    dstack_cli::main(std::env::args_os(), |arguments| {
-        dstack_main::server(arguments, |_| ())
-    })
+    dstack_cli::main_with(
+        std::env::args_os(),
+        |arguments| dstack_main::server(arguments, |_| ()),
+        dstack_main::check_backend,
+    )
 }

@@ -13,24 +13,31 @@ use dstack_model::runs::Requirements;
 pub(crate) struct Idle(pub(crate) BackendType);
 
 pub(crate) fn capabilities(kind: BackendType) -> Capabilities {
-    use BackendType::{
-        Azure, Crusoe, Daytona, Gcp, JarvisLabs, Kubernetes, Lium, Nebius, Oci, Seeweb, Slurm, VastAi, Vultr,
-    };
-    let container_only = matches!(kind, Kubernetes | Slurm | VastAi | Lium | Daytona);
+    use BackendType as B;
+    let container_only = matches!(kind, B::Kubernetes | B::Slurm | B::VastAi | B::Lium | B::Daytona);
     Capabilities {
         create_instance: !container_only,
-        privileged: !container_only || kind == Kubernetes,
-        instance_volumes: !container_only || kind == Kubernetes,
+        privileged: !container_only || kind == B::Kubernetes,
+        instance_volumes: !container_only || kind == B::Kubernetes,
         multinode: matches!(
             kind,
-            Azure | Crusoe | Gcp | JarvisLabs | Kubernetes | Nebius | Oci | Seeweb | Slurm | Vultr
+            B::Azure
+                | B::Crusoe
+                | B::Gcp
+                | B::JarvisLabs
+                | B::Kubernetes
+                | B::Nebius
+                | B::Oci
+                | B::Seeweb
+                | B::Slurm
+                | B::Vultr
         ),
-        reservations: kind == Gcp,
-        placement_groups: matches!(kind, Crusoe | Gcp | Nebius),
-        compute_groups: kind == Slurm,
-        volumes: matches!(kind, Gcp | Daytona | Kubernetes | Lium),
-        gateways: matches!(kind, Azure | Gcp | Kubernetes),
-        private_gateways: kind == Gcp,
+        reservations: kind == B::Gcp,
+        placement_groups: matches!(kind, B::Crusoe | B::Gcp | B::Nebius),
+        compute_groups: kind == B::Slurm,
+        volumes: matches!(kind, B::Gcp | B::Daytona | B::Kubernetes | B::Lium),
+        gateways: matches!(kind, B::Azure | B::Gcp | B::Kubernetes),
+        private_gateways: kind == B::Gcp,
         load_balancers: false,
     }
 }

@@ -19,6 +19,7 @@ mod kubernetes_gateways;
 mod kubernetes_others;
 mod lambda;
 mod lium;
+mod manifests;
 mod nebius;
 mod oci;
 mod runpod;

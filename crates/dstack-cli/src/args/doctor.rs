@@ -12,7 +12,7 @@ pub struct DoctorArgs {
     pub project: ProjectChoice,
     /// List everything that was made in accounts of this backend, with what it costs and whether anything needs it; with
     /// --project in that project's account only
-    #[arg(long, value_name = "BACKEND")]
+    #[arg(long, value_name = "BACKEND", value_parser = super::profile::backend)]
     pub account: Option<BackendType>,
     #[command(flatten)]
     pub format: FormatArgs,

@@ -25,7 +25,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "DURATION")]
     pub max_duration: Option<OffDuration>,
     /// The backends that will be tried for provisioning
-    #[arg(short, long = "backend", value_name = "NAME")]
+    #[arg(short, long = "backend", value_name = "NAME", value_parser = backend)]
     pub backends: Vec<BackendType>,
     /// The regions that will be tried for provisioning
     #[arg(short, long = "region", value_name = "NAME")]
@@ -131,4 +131,10 @@ fn replace<T: Clone>(slot: &mut Option<Vec<T>>, values: &[T]) {
     if !values.is_empty() {
         *slot = Some(values.to_vec());
     }
+}
+
+/// A type of backends: of this version, or one that the server knows by a file of its own.
+pub(crate) fn backend(text: &str) -> Result<BackendType, String> {
+    let known = text.parse::<BackendType>().map_err(|error| error.to_string());
+    known.or_else(|error| BackendType::of_any_name(text).ok_or(error))
 }

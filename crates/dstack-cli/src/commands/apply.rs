@@ -75,7 +75,7 @@ pub(crate) async fn run(context: &Context, args: &ApplyArgs) -> Result<ExitCode,
         .hint("add `-y`"));
     }
     let project = context.project(args.project.name.as_deref())?;
-    let loaded = load::load(context, args.file.as_deref())?;
+    let loaded = load::load(context, &project, args.file.as_deref()).await?;
     // A name on the command line takes the place of the one in the file.
     if args.name.is_none() {
         loaded.check_name()?;

@@ -21,7 +21,10 @@ pub(crate) async fn run(context: &Context, args: &DeleteArgs) -> Result<ExitCode
         )
         .hint("set `name` in the configuration")
     };
-    match load::load(context, file.as_deref())?.configuration {
+    match load::load(context, &project, file.as_deref())
+        .await?
+        .configuration
+    {
         AnyConfiguration::Fleet(configuration) => {
             let name = configuration.name.ok_or_else(|| nameless("fleet"))?;
             fleet::delete(context, &project, &name, args.yes).await

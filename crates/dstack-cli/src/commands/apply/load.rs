@@ -3,11 +3,14 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use dstack_api::endpoint::Nothing;
+use dstack_api::routes::BackendsListTypes;
+use dstack_model::backends::BackendType;
 use dstack_model::configurations::AnyConfiguration;
 use dstack_model::yaml::{ConfigErrors, Spans, parse_configuration};
 use dstack_units::name::is_resource_name;
 
-use crate::context::Context;
+use crate::context::{Context, Project};
 use crate::error::{CliError, ErrorKind, of_io};
 use crate::ui::{Role, Text};
 
@@ -40,10 +43,20 @@ impl Loaded {
 }
 
 /// Reads a configuration: the named file, standard input for `-`, or the default one.
-pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliError> {
+pub(crate) async fn load(
+    context: &Context,
+    project: &Project,
+    file: Option<&str>,
+) -> Result<Loaded, CliError> {
     let (text, path) = read(context, file)?;
-    let (configuration, spans) = parse_configuration(&text, &path)
-        .map_err(|errors| CliError::from_error(ErrorKind::Configuration, errors))?;
+    let parsed = match parse_configuration(&text, &path) {
+        Err(errors) if is_about_backends(&errors) && learn_types(project).await => {
+            parse_configuration(&text, &path)
+        }
+        parsed => parsed,
+    };
+    let (configuration, spans) =
+        parsed.map_err(|errors| CliError::from_error(ErrorKind::Configuration, errors))?;
     for (key, at) in spans.repeated_keys() {
         let warning = format!(
             "{path}:{}:{}: `{key}` is there twice: the last one counts",
@@ -56,6 +69,23 @@ pub(crate) fn load(context: &Context, file: Option<&str>) -> Result<Loaded, CliE
         path,
         spans,
     })
+}
+
+fn is_about_backends(errors: &ConfigErrors) -> bool {
+    let mut paths = errors.errors.iter().map(|error| error.path.as_str());
+    paths.any(|path| path == "backend" || path.contains("backends"))
+}
+
+/// Takes over the types of backends that the server knows by files of its own; whether there are any. One that does not answer is told of
+/// by what is asked of it next.
+async fn learn_types(project: &Project) -> bool {
+    let types = project.client.call::<BackendsListTypes>((), &Nothing).await;
+    let types = types.unwrap_or_default().into_iter();
+    let foreign = types.filter(|kind| !kind.is_built_in());
+    foreign
+        .filter(|kind| BackendType::register(kind.as_str()).is_ok())
+        .count()
+        > 0
 }
 
 fn read(context: &Context, file: Option<&str>) -> Result<(String, String), CliError> {
