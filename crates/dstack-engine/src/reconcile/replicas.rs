@@ -229,7 +229,6 @@ pub(super) async fn follow(ctx: &Context, jobs: Jobs<'_>, change: &mut Change, n
     let Some(service) = change.run.run_spec.configuration.service() else {
         return Ok(());
     };
-    let demand = demand(ctx, &change.run, service, jobs);
     let next = replicas::next(service, &planned(ctx, &change.run, jobs), &demand, now);
     change.want(&next);
     for scaled in &next.scaled {
