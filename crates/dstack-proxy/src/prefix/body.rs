@@ -102,6 +102,7 @@ mod tests {
             read_timeout: Duration::from_secs(1),
             model: None,
             balancing,
+            split: None,
             starts_on_request: false,
             replicas: (0..replicas).map(replica).collect(),
         }
