@@ -1041,6 +1041,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/project/{project_name}/runs/get_rollout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** How far the roll-out of a service is. Not part of dstack 0.22.5's API. */
+        post: operations["runs_get_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/project/{project_name}/runs/rollout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Goes on with the roll-out of a service, or back. Not part of dstack 0.22.5's API. */
+        post: operations["runs_rollout"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/project/{project_name}/runs/delete": {
         parameters: {
             query?: never;
@@ -7785,7 +7819,7 @@ export interface components {
                 max?: number | null;
             } | (number | string);
             /** @description The auto-scaling rules. Required if `replicas` is set to a range. */
-            scaling?: components["schemas"]["ScalingSpec-Input"] | null;
+            scaling?: (components["schemas"]["ScalingSpec-Input"] | (number | string)) | null;
             /** @description The resources requirements for replicas in this group. */
             resources?: components["schemas"]["ResourcesSpec-Input"];
             /** @description The policy for provisioning spot or on-demand instances for replicas in this group. */
@@ -8073,6 +8107,136 @@ export interface components {
             on_events: ("no-capacity" | "interruption" | "error")[];
             /** @description Longest time of retrying, in seconds. */
             duration: number;
+        };
+        /**
+         * RolloutAnswers
+         * @description What replicas have answered since the roll-out began, or whoever counts was started.
+         */
+        RolloutAnswers: {
+            /** @description Requests that are over, attempts without an answer among them. */
+            requests: number;
+            /** @description Those of status 5xx, those that broke off, and those that never began. */
+            failed: number;
+            /** @description The percentage of failed ones. */
+            error_percent: number;
+            /** @description Seconds that 95% of the answers took at most to begin; `null`: none has begun. */
+            p95_seconds: number | null;
+        };
+        /**
+         * RolloutDeployment
+         * @description A deployment of a service.
+         */
+        RolloutDeployment: {
+            /** @description Its number. */
+            deployment_num: number;
+            /** @description Replicas that are neither over nor about to be. */
+            replicas: number;
+            /** @description Those of them that may get requests. */
+            ready: number;
+            /** @description Percent of the requests that go there; `null`: requests are not split. */
+            share_percent: number | null;
+            /** @description What was counted of its requests; `null`: requests are not split, or somebody who counts does not say. */
+            answers: components["schemas"]["RolloutAnswers"] | null;
+        };
+        /**
+         * RolloutHeader
+         * @description A header that picks the new replicas.
+         */
+        RolloutHeader: {
+            /** @description The name of the HTTP header. */
+            name: string;
+            /** @description The value of the HTTP header. */
+            value: string;
+        };
+        /**
+         * RolloutRequest
+         * @description Request of `runs/rollout`. Not part of dstack 0.22.5's API.
+         */
+        RolloutRequest: {
+            /** @description Name of the run. */
+            run_name: string;
+            /**
+             * @description What becomes of its roll-out.
+             * @enum {string}
+             */
+            action: "promote" | "abort";
+        };
+        /**
+         * RolloutSpec
+         * @description How the replicas of a service are replaced by those of a new deployment.
+         */
+        "RolloutSpec-Input": {
+            /** @description `rolling` (the default), `canary` or `blue_green`. */
+            strategy?: ("rolling" | "canary" | "blue_green") | null;
+            /** @description Canary: the number of new replicas of each group while they are watched. Defaults to 1. */
+            replicas?: number | null;
+            /** @description Canary: the share of requests that go to the new replicas while they are watched. Defaults to `10%`. */
+            share?: string | null;
+            /** @description Canary: how long the new replicas are watched before the others follow. Defaults to `10m`. */
+            duration?: (number | string) | null;
+            /** @description Canary: more failed answers of the new replicas than this, and they are rolled back. Unset: any number may fail. */
+            max_error_rate?: string | null;
+            /** @description Canary: if more than 5% of the answers of the new replicas take longer than this to begin, they are rolled back. */
+            max_latency?: (number | string) | null;
+            /** @description Canary: the number of answers of the new replicas before they are judged. Defaults to 20. */
+            min_requests?: number | null;
+            /** @description Requests with this header go to the new replicas. */
+            header?: components["schemas"]["RolloutHeader"] | null;
+            /** @description Blue/green: whether requests go to the new replicas as soon as all are ready (`auto`, the default), or when told to (`manual`). */
+            switch?: ("auto" | "manual") | null;
+            /** @description Blue/green: how long the old replicas stay after the switch. Defaults to `10m`. */
+            keep?: (number | string) | null;
+        };
+        /**
+         * RolloutSpec
+         * @description How the replicas of a service are replaced by those of a new deployment.
+         */
+        "RolloutSpec-Output": {
+            /** @description `rolling` (the default), `canary` or `blue_green`. */
+            strategy?: ("rolling" | "canary" | "blue_green") | null;
+            /** @description Canary: the number of new replicas of each group while they are watched. Defaults to 1. */
+            replicas?: number | null;
+            /** @description Canary: the share of requests that go to the new replicas while they are watched. Defaults to `10%`. */
+            share?: string | null;
+            /** @description Canary: how long the new replicas are watched before the others follow. Defaults to `10m`. */
+            duration?: number | null;
+            /** @description Canary: more failed answers of the new replicas than this, and they are rolled back. Unset: any number may fail. */
+            max_error_rate?: string | null;
+            /** @description Canary: if more than 5% of the answers of the new replicas take longer than this to begin, they are rolled back. */
+            max_latency?: number | null;
+            /** @description Canary: the number of answers of the new replicas before they are judged. Defaults to 20. */
+            min_requests?: number | null;
+            /** @description Requests with this header go to the new replicas. */
+            header?: components["schemas"]["RolloutHeader"] | null;
+            /** @description Blue/green: whether requests go to the new replicas as soon as all are ready (`auto`, the default), or when told to (`manual`). */
+            switch?: ("auto" | "manual") | null;
+            /** @description Blue/green: how long the old replicas stay after the switch. Defaults to `10m`. */
+            keep?: number | null;
+        };
+        /**
+         * RolloutState
+         * @description The roll-out of a service.
+         */
+        RolloutState: {
+            /** @description Name of the run. */
+            run_name: string;
+            /**
+             * @description The strategy of the present configuration.
+             * @enum {string}
+             */
+            strategy: "rolling" | "canary" | "blue_green";
+            /** @description How far it is; `null`: no roll-out by `canary` or `blue_green` is under way. */
+            phase: ("preparing" | "watching" | "ready" | "kept" | "following" | "rolled_back") | null;
+            /** @description Since when it is so far. */
+            since: string | null;
+            /** @description Until when it stays so, if nothing happens. */
+            until: string | null;
+            /** @description What was asked for, and is about to be done. */
+            asked: ("promote" | "abort") | null;
+            /** @description Why it was rolled back. */
+            reason: string | null;
+            /** @description The deployments that have replicas, the newest first. */
+            deployments: components["schemas"]["RolloutDeployment"][];
         };
         /**
          * Run
@@ -8394,23 +8558,40 @@ export interface components {
             repo_creds?: components["schemas"]["RemoteRepoCreds-Input"] | null;
         };
         /**
+         * ScalingSignal
+         * @description A signal, and what it should be.
+         */
+        ScalingSignal: {
+            /**
+             * @description `concurrency` (requests under way of each replica), `queue_length` (requests that wait in each replica), or `time_to_first_token` (how long clients wait for the first token, on average).
+             * @enum {string}
+             */
+            metric: "concurrency" | "queue_length" | "time_to_first_token";
+            /** @description What it should be at most; of a time seconds, or a text such as `500ms`. */
+            target: number | string;
+        };
+        /**
          * ScalingSpec
          * @description When replicas are added and removed.
          */
         "ScalingSpec-Input": {
             /**
-             * @description The target metric to track: `rps` (requests per second).
+             * @description The target metric to track: `rps` (requests per second). May be left out if there are `signals`.
              * @constant
              */
-            metric: "rps";
-            /** @description The target value of the metric. */
-            target: number;
+            metric?: "rps";
+            /** @description The target value of the metric. May be left out if there are `signals`. */
+            target?: number;
             /** @description The time window used to calculate requests per second: `30s`, `60s`, or `300s`. Defaults to `60s`. */
             window?: (number | string) | null;
             /** @description The minimum time, in seconds, between a scaling event and the next scale-up decision. */
             scale_up_delay?: number | string;
             /** @description The minimum time, in seconds, between a scaling event and the next scale-down decision. */
             scale_down_delay?: number | string;
+            /** @description What the number of replicas follows besides: it is as large as any of the rules needs. */
+            signals?: components["schemas"]["ScalingSignal"][];
+            /** @description Where a replica answers with its metrics in the format of Prometheus. Defaults to `/metrics`. */
+            metrics_path?: string | null;
         };
         /**
          * ScalingSpec
@@ -8418,11 +8599,11 @@ export interface components {
          */
         "ScalingSpec-Output": {
             /**
-             * @description The target metric to track: `rps` (requests per second).
+             * @description The target metric to track: `rps` (requests per second). May be left out if there are `signals`.
              * @constant
              */
             metric: "rps";
-            /** @description The target value of the metric. */
+            /** @description The target value of the metric. May be left out if there are `signals`. */
             target: number;
             /** @description The time window used to calculate requests per second: `30s`, `60s`, or `300s`. Defaults to `60s`. */
             window: number | null;
@@ -8430,6 +8611,10 @@ export interface components {
             scale_up_delay: number;
             /** @description The minimum time, in seconds, between a scaling event and the next scale-down decision. */
             scale_down_delay: number;
+            /** @description What the number of replicas follows besides: it is as large as any of the rules needs. */
+            signals?: components["schemas"]["ScalingSignal"][];
+            /** @description Where a replica answers with its metrics in the format of Prometheus. Defaults to `/metrics`. */
+            metrics_path?: string | null;
         };
         /**
          * Schedule
@@ -8518,9 +8703,11 @@ export interface components {
             /** @description Enable the authorization. */
             auth?: boolean;
             /** @description The auto-scaling rules. Required if `replicas` is set to a range. */
-            scaling?: components["schemas"]["ScalingSpec-Input"] | null;
+            scaling?: (components["schemas"]["ScalingSpec-Input"] | (number | string)) | null;
             /** @description Rate limiting rules. */
             rate_limits?: components["schemas"]["RateLimit-Input"][];
+            /** @description How requests are spread over the replicas: `least_requests` (the default), or `prefix`, by which requests whose prompts begin alike go to the same replica, so that it finds them in its cache. */
+            balancing?: ("least_requests" | "prefix") | null;
             /** @description The list of probes to determine service health. Unset: a default probe if there is an OpenAI model. */
             probes?: components["schemas"]["ProbeConfig-Input"][] | null;
             /** @description The number of replicas for a homogeneous service. Mutually exclusive with `groups`. */
@@ -8532,6 +8719,8 @@ export interface components {
             groups?: (components["schemas"]["ReplicaGroup-Input"] | (number | string))[] | null;
             /** @description The shell commands to run. */
             commands?: string[];
+            /** @description How replicas are replaced by those of a new deployment. Not part of dstack 0.22.5's configurations. */
+            rollout?: components["schemas"]["RolloutSpec-Input"] | null;
             /**
              * @description The configuration type.
              * @constant
@@ -8645,6 +8834,8 @@ export interface components {
             scaling: components["schemas"]["ScalingSpec-Output"] | null;
             /** @description Rate limiting rules. */
             rate_limits: components["schemas"]["RateLimit-Output"][];
+            /** @description How requests are spread over the replicas: `least_requests` (the default), or `prefix`, by which requests whose prompts begin alike go to the same replica, so that it finds them in its cache. */
+            balancing?: ("least_requests" | "prefix") | null;
             /** @description The list of probes to determine service health. Unset: a default probe if there is an OpenAI model. */
             probes: components["schemas"]["ProbeConfig-Output"][] | null;
             /** @description The number of replicas for a homogeneous service. Mutually exclusive with `groups`. */
@@ -8656,6 +8847,8 @@ export interface components {
             groups: components["schemas"]["ReplicaGroup-Output"][] | null;
             /** @description The shell commands to run. */
             commands: string[];
+            /** @description How replicas are replaced by those of a new deployment. Not part of dstack 0.22.5's configurations. */
+            rollout?: components["schemas"]["RolloutSpec-Output"] | null;
             /**
              * @description The configuration type. (enum property replaced by openapi-typescript)
              * @enum {string}
@@ -15560,6 +15753,220 @@ export interface operations {
                 };
                 content: {
                     "application/json": null;
+                };
+            };
+            /** @description Refused: by what is asked for, or the client's version */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BadRequest"];
+                };
+            };
+            /** @description No token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotAuthenticated"];
+                };
+            };
+            /** @description The token is not known, or may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccessDenied"];
+                };
+            };
+            /** @description There is no such project */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectNotFound"];
+                };
+            };
+            /** @description The body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlainError"];
+                };
+            };
+            /** @description The body has more than 1048576 bytes */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlainError"];
+                };
+            };
+            /** @description The request is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationError"];
+                };
+            };
+            /** @description Too many requests: see `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+            /** @description Busy: see `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+        };
+    };
+    runs_get_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NameRequest"];
+            };
+        };
+        responses: {
+            /** @description Success */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutState"];
+                };
+            };
+            /** @description Refused: by what is asked for, or the client's version */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BadRequest"];
+                };
+            };
+            /** @description No token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotAuthenticated"];
+                };
+            };
+            /** @description The token is not known, or may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AccessDenied"];
+                };
+            };
+            /** @description There is no such project */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectNotFound"];
+                };
+            };
+            /** @description The body did not arrive in time */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlainError"];
+                };
+            };
+            /** @description The body has more than 1048576 bytes */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlainError"];
+                };
+            };
+            /** @description The request is not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ValidationError"];
+                };
+            };
+            /** @description Too many requests: see `Retry-After` */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+            /** @description Busy: see `Retry-After` */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Busy"];
+                };
+            };
+        };
+    };
+    runs_rollout: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RolloutRequest"];
+            };
+        };
+        responses: {
+            /** @description Success */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RolloutState"];
                 };
             };
             /** @description Refused: by what is asked for, or the client's version */
