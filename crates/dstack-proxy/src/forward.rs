@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_system::Random;
+use dstack_units::RunId;
 use http::header::RETRY_AFTER;
 use http::response::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
@@ -138,6 +139,11 @@ impl Forwarder {
         &self.stats
     }
 
+    /// Nothing of a service's prompts is of use any more: it has no replicas.
+    pub fn forget_prompts(&self, run: RunId) {
+        self.prefixes.forget_service(run);
+    }
+
     /// The first answer that a replica begins; `prompt`: what chooses the first one.
     async fn answered(
         &self,
@@ -168,7 +174,16 @@ impl Forwarder {
                 repeatable: !choice.last,
                 silence: service.read_timeout,
             };
-            match attempt.make(&mut visit, outgoing).await {
+            let answered = attempt.make(&mut visit, outgoing).await;
+            if let Some(prompt) = prompt
+                && answered
+                    .as_ref()
+                    .map_or(true, |(head, _)| is_overloaded(head.status()))
+            {
+                // Otherwise whoever is done soonest, since it answers nothing, would keep its conversations.
+                self.prefixes.forget(service, prompt, replica);
+            }
+            match answered {
                 Ok(answered) => return Ok((answered, visit)),
                 Err(failure) => {
                     if let Some(split) = split.filter(|_| failure.is_of_replica()) {
@@ -306,6 +321,11 @@ impl Forward for Forwarder {
             Some(Err(refused)) => request.refuse(refused),
         }
     }
+}
+
+/// Whether a replica has answered so because it cannot compute anything now.
+fn is_overloaded(status: StatusCode) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
 /// A request that is counted, and has one of the places that there are for requests.

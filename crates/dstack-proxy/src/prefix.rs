@@ -70,6 +70,18 @@ impl Prefixes {
         known.asked = last.unwrap_or(0) + 1;
         known.memory.note(prompt, replica.id);
     }
+
+    /// A replica did not answer a prompt.
+    pub(crate) fn forget(&self, service: &Service, prompt: &Prompt, replica: &Replica) {
+        if let Some(known) = self.services.lock().get_mut(&service.run_id) {
+            known.memory.forget(prompt, replica.id);
+        }
+    }
+
+    /// Forgets all of the prompts of a service.
+    pub(crate) fn forget_service(&self, run: RunId) {
+        self.services.lock().remove(&run);
+    }
 }
 
 fn forget_oldest(services: &mut HashMap<RunId, Known>) {

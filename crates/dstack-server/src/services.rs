@@ -211,6 +211,17 @@ impl Inner {
         !self.database.is_shared() || !is_unknown()
     }
 
+    /// Whether nothing is missed of what they tell of how busy a service was in the last seconds.
+    fn hears_all_strain_of(&self, run: RunId, seconds: u64) -> bool {
+        let (window, now) = (Duration::from_secs(seconds), Instant::now());
+        let is_unknown = || {
+            let others = self.others.lock();
+            let asked = others.asked(run, window, now);
+            self.strains.lock().is_unknown(run, window, asked, now)
+        };
+        self.hears_all_of(run, seconds) && !(self.database.is_shared() && is_unknown())
+    }
+
     /// The job gets no requests any more; once none is under way, whoever waits for that is told.
     fn withdraw(self: &Arc<Self>, job: JobId) {
         if let Some(withdrawn) = &mut self.reading.lock().withdrawn {
@@ -312,7 +323,7 @@ impl dstack_engine::Services for ServiceRoutes {
             return self.0.gateways.measured(run, gateway, seconds);
         }
         let strain = self.0.forwarder.stats().strain(run, seconds);
-        let is_whole = || self.0.hears_all_of(run, seconds);
+        let is_whole = || self.0.hears_all_strain_of(run, seconds);
         strain.map_or(Measured::default(), |strain| {
             strain::measured(strain, seconds, is_whole())
         })

@@ -60,14 +60,16 @@ async fn replicas_follow_their_queues_in_steps_and_stay_while_those_are_unknown(
         .await
         .unwrap();
     world.services.tell(queue(0.0));
-    until_running(&world, &run, 2, 3 * MINUTE).await;
-    until_running(&world, &run, 1, 3 * MINUTE).await;
+    for fewer in [3, 2, 1] {
+        until_running(&world, &run, fewer, 3 * MINUTE).await;
+    }
     assert_eq!(
         events(&world),
         [
             "Replicas of group 0 changed 1 -> 2 (queue_length)",
             "Replicas of group 0 changed 2 -> 4 (queue_length)",
-            "Replicas of group 0 changed 4 -> 2 (queue_length)",
+            "Replicas of group 0 changed 4 -> 3 (queue_length)",
+            "Replicas of group 0 changed 3 -> 2 (queue_length)",
             "Replicas of group 0 changed 2 -> 1 (requests)",
         ]
     );
@@ -132,6 +134,13 @@ async fn a_service_with_signals_only_starts_with_its_first_request_and_rests_aft
         .await
         .unwrap();
     world.services.load(run.id, Some(0));
+    world
+        .throughout("a stream may be under way", 10 * MINUTE, |world| {
+            live(world, &run) == 1
+        })
+        .await
+        .unwrap();
+    world.services.measure(run.id, under_way(0.0));
     until_running(&world, &run, 0, 3 * MINUTE).await;
     assert_eq!(invariants::always(&world), Vec::<String>::new());
 }

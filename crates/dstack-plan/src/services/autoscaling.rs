@@ -8,7 +8,7 @@ use dstack_model::configurations::service::{NO_RPS_TARGET, RpsTag, SignalMetric}
 use dstack_units::{Range, Seconds, Time};
 use serde::{Deserialize, Serialize};
 
-use super::signals::Signals;
+use super::signals::{Observed, Signals};
 
 /// Requests are looked at again after this time, when the number of replicas may change.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(15);
@@ -155,9 +155,9 @@ impl Group<'_> {
     /// As many as any of the rules needs, and by which that is.
     fn needed(&self, rules: &ScalingSpec) -> (i64, Need) {
         let current = self.current();
-        // Gateways count requests when they end.
+        // Gateways count requests when they end, and older ones do not tell what is under way.
         let is_idle =
-            self.load.is_some_and(|load| load.requests == 0) && self.signals.concurrency.value() == 0.0;
+            self.load.is_some_and(|load| load.requests == 0) && self.signals.concurrency == Observed::Is(0.0);
         let by_requests = self.load.map_or(current, |load| needed(load, rules));
         let by_signals = rules.signals.iter().map(|signal| {
             let needed = self.signals.needed(*signal, current, is_idle);
@@ -279,7 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::services::signals::{Observed, Times};
+    use crate::services::signals::Times;
 
     fn rules() -> ScalingSpec {
         serde_json::from_value(json!({"metric": "rps", "target": 2})).unwrap()
@@ -494,8 +494,8 @@ mod tests {
             (Some(60), signals(56.0, 0.0, 0.1), "4 -> 7 (concurrency)"),
             (Some(60), signals(8.0, 10.0, 0.1), "4 -> 5 (queue_length)"),
             (Some(60), signals(8.0, 0.0, 4.0), "4 -> 8 (time_to_first_token)"),
-            // Least by the signals, which fall by half at most.
-            (Some(60), signals(8.0, 0.0, 0.1), "4 -> 2 (queue_length)"),
+            // Least by the signals, which fall by one, and by half where nobody asks.
+            (Some(60), signals(8.0, 0.0, 0.1), "4 -> 3 (queue_length)"),
             (Some(0), signals(0.0, 0.0, 0.1), "4 -> 2 (queue_length)"),
         ] {
             let group = of_four(&rules, requests, known);
@@ -517,7 +517,7 @@ mod tests {
             ..Signals::default()
         };
         let wanted = |load, signals| desired(&of_four(&rules, load, signals), at(0));
-        assert_eq!(wanted(Some(60), known), 2);
+        assert_eq!(wanted(Some(60), known), 3);
         for unknown in [
             Signals {
                 concurrency: Observed::UNKNOWN,
@@ -573,6 +573,32 @@ mod tests {
             )
         };
         assert_eq!([last(1_000_000_000), last(1), last(0)], [1, 1, 0]);
+    }
+
+    /// Gateways count requests when they end: a stream may be under way for longer than the window.
+    #[test]
+    fn the_last_replica_goes_only_where_it_is_known_that_nothing_is_under_way() {
+        for metric in ["queue_length", "time_to_first_token"] {
+            let rules = with_signals(&json!({"signals": [{"metric": metric, "target": 2}]}));
+            let last = |concurrency, requests| {
+                let group = Group {
+                    replicas: &Range::between(0, 5),
+                    wanted: Some(1),
+                    ..of_four(&rules, Some(requests), Signals::default())
+                };
+                let signals = Signals {
+                    serving: 1,
+                    concurrency,
+                    queue: Observed::Is(0.0),
+                    ..group.signals
+                };
+                desired(&Group { signals, ..group }, at(0))
+            };
+            assert_eq!(last(Observed::Is(1.0), 0), 1, "{metric}");
+            assert_eq!(last(Observed::UNKNOWN, 0), 1, "{metric}");
+            assert_eq!(last(Observed::Is(0.0), 1), 1, "{metric}");
+            assert_eq!(last(Observed::Is(0.0), 0), 0, "{metric}");
+        }
     }
 
     #[test]

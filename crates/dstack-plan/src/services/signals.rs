@@ -1,7 +1,8 @@
 //! What the number of replicas follows besides requests per second: how many replicas a signal needs.
 //!
 //! Concurrency is what clients ask for, whatever there are of replicas. Queues and times say how those fare that serve: a number
-//! follows from them in proportion, as of the Horizontal Pod Autoscaler of Kubernetes, and by no more than twice or half as many at a time.
+//! follows from them in proportion, as of the Horizontal Pod Autoscaler of Kubernetes, up to twice as many at a time, and down by one: where all
+//! goes well neither says how many fewer would do.
 
 use dstack_model::configurations::service::{ScalingSignal, SignalMetric};
 
@@ -99,13 +100,14 @@ impl Signals {
     pub fn needed(&self, signal: ScalingSignal, current: i64, is_idle: bool) -> i64 {
         match signal.metric {
             SignalMetric::Concurrency => share(self.concurrency, signal.target, current),
-            SignalMetric::QueueLength => bounded(share(self.queue, signal.target, current), current),
-            // Nobody waits for a token.
-            SignalMetric::TimeToFirstToken if is_idle => bounded(0, current),
+            // Nobody waits, whether replicas say so or not.
+            SignalMetric::QueueLength if is_idle && self.queue.value() == 0.0 => half_of(current),
+            SignalMetric::QueueLength => self.step_to(share(self.queue, signal.target, current), current),
+            SignalMetric::TimeToFirstToken if is_idle => half_of(current),
             SignalMetric::TimeToFirstToken => {
                 let average = self.first_tokens.and_then(Times::average);
                 average.map_or(current, |average| {
-                    bounded(self.in_proportion(average / signal.target, current), current)
+                    self.step_to(self.in_proportion(average / signal.target, current), current)
                 })
             }
         }
@@ -125,6 +127,17 @@ impl Signals {
             of(current)
         }
     }
+
+    /// At most twice as many as serve: those that are yet to serve are not to be doubled as well, however long they take. At most one
+    /// fewer, and not the last one: some request may be under way.
+    fn step_to(&self, needed: i64, current: i64) -> i64 {
+        let least = (current - 1).max(current.min(1));
+        let most = self
+            .serving
+            .saturating_mul(2)
+            .clamp(current, current.saturating_mul(2));
+        needed.clamp(least, most)
+    }
 }
 
 /// So many that each has no more than its target.
@@ -137,13 +150,12 @@ fn share(observed: Observed, target: f64, current: i64) -> i64 {
     }
 }
 
-/// At most twice as many, and at least half; the last one may go as well.
-fn bounded(needed: i64, current: i64) -> i64 {
-    let least = match current {
+/// Half as many; the last one goes as well.
+const fn half_of(current: i64) -> i64 {
+    match current {
         ..=1 => 0,
         current => current - current / 2,
-    };
-    needed.clamp(least, current.saturating_mul(2).max(least))
+    }
 }
 
 #[cfg(test)]
@@ -198,13 +210,51 @@ mod tests {
         };
         assert_eq!(needed(Observed::Is(6.0), 2), 3);
         assert_eq!(needed(Observed::Is(600.0), 2), 4, "at most twice as many");
-        assert_eq!(needed(Observed::Is(0.0), 5), 3, "at least half");
+        assert_eq!(needed(Observed::Is(0.0), 5), 4, "one fewer");
         assert_eq!(
-            [needed(Observed::Is(0.0), 2), needed(Observed::Is(0.0), 1)],
-            [1, 0]
+            [2, 1, 0].map(|current| needed(Observed::Is(0.0), current)),
+            [1, 1, 0],
+            "the last one may be busy"
         );
         assert_eq!(needed(Observed::UNKNOWN, 5), 5);
         assert_eq!(needed(Observed::AtLeast(12.0), 5), 6);
+    }
+
+    #[test]
+    fn a_long_start_of_new_replicas_is_no_reason_for_more() {
+        let needed = |serving, current| {
+            let signals = Signals {
+                queue: Observed::Is(1000.0),
+                serving,
+                ..waited(100.0, 10, serving)
+            };
+            [QUEUE, FIRST_TOKEN].map(|signal| signals.needed(signal, current, false))
+        };
+        assert_eq!(needed(1, 1), [2, 2]);
+        assert_eq!(needed(1, 2), [2, 2], "the second one does not serve yet");
+        assert_eq!(needed(3, 4), [6, 6]);
+        assert_eq!(needed(0, 4), [4, 4]);
+        assert_eq!(needed(4, 2), [4, 4], "others are on their way out");
+    }
+
+    #[test]
+    fn a_queue_that_is_unknown_keeps_none_where_nobody_asks() {
+        let needed = |queue, current, is_idle| {
+            let signals = Signals {
+                queue,
+                serving: current,
+                ..Signals::default()
+            };
+            signals.needed(QUEUE, current, is_idle)
+        };
+        assert_eq!(needed(Observed::UNKNOWN, 5, true), 3);
+        assert_eq!(needed(Observed::UNKNOWN, 1, true), 0);
+        assert_eq!(needed(Observed::UNKNOWN, 5, false), 5);
+        assert_eq!(
+            needed(Observed::Is(12.0), 5, true),
+            6,
+            "they are asked in another way"
+        );
     }
 
     fn waited(seconds: f64, count: u64, serving: i64) -> Signals {
@@ -226,10 +276,11 @@ mod tests {
         assert_eq!(needed(100.0, 4, 4), 8, "at most twice as many");
         assert_eq!([needed(2.19, 4, 4), needed(1.81, 4, 4)], [4, 4], "about right");
         assert_eq!(needed(1.5, 4, 4), 3);
-        assert_eq!(needed(0.01, 4, 4), 2, "at least half");
+        assert_eq!(needed(0.01, 4, 4), 3, "one fewer");
+        assert_eq!(needed(0.0, 1, 1), 1, "not the last one");
         assert_eq!(needed(3.0, 2, 4), 4, "two more are on their way");
         assert_eq!(needed(0.5, 2, 4), 4, "nobody knows what those two will change");
-        assert_eq!(needed(8.0, 3, 4), 8);
+        assert_eq!(needed(8.0, 3, 4), 6, "twice as many as serve");
     }
 
     #[test]

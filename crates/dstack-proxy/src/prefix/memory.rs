@@ -67,7 +67,20 @@ impl Memory {
         }
     }
 
-    /// Of the blocks of a prompt that were seen, with all before them, the last one whose replicas `choose` something: that.
+    /// The replica did not answer a prompt: it may have computed nothing of it.
+    pub(super) fn forget(&mut self, prompt: &Prompt, replica: JobId) {
+        for block in prompt.blocks() {
+            let Some(block) = self.blocks.get_mut(block) else {
+                continue;
+            };
+            let mut left = block.owners.iter().flatten().filter(|owner| **owner != replica);
+            block.owners = std::array::from_fn(|_| left.next().copied());
+        }
+    }
+
+    /// Of the blocks of a prompt that were seen, with all before them, the last one whose replicas `choose` something: that. At least
+    /// half of the prompt is to have been seen: for less, as for a short beginning that all prompts have, no replica is to be busier
+    /// than others.
     pub(super) fn longest<T>(
         &self,
         prompt: &Prompt,
@@ -75,7 +88,8 @@ impl Memory {
     ) -> Option<T> {
         let seen = prompt.blocks().iter().map_while(|block| self.blocks.get(block));
         let seen: Vec<&Block> = seen.collect();
-        let mut longest_first = seen.into_iter().rev();
+        let too_short = prompt.blocks().len().div_ceil(2).saturating_sub(1);
+        let mut longest_first = seen.into_iter().skip(too_short).rev();
         longest_first.find_map(|block| choose(&mut block.owners.iter().flatten().copied()))
     }
 
@@ -126,8 +140,9 @@ mod tests {
         memory.note(&prompt(&begin), job(1));
         memory.note(&prompt(&format!("{begin}{}", "b".repeat(BLOCK * 2))), job(2));
         let of = |end: &str| owners(&memory, &prompt(&format!("{begin}{end}")));
-        assert_eq!(of(&"b".repeat(BLOCK * 9)), Some(vec![job(2)]));
-        assert_eq!(of(&"c".repeat(BLOCK * 9)), Some(vec![job(2), job(1)]));
+        assert_eq!(of(&"b".repeat(BLOCK * 6)), Some(vec![job(2)]));
+        assert_eq!(of(&"c".repeat(BLOCK * 4)), Some(vec![job(2), job(1)]));
+        assert_eq!(of(&"c".repeat(BLOCK * 5)), None, "most of it is new");
         assert_eq!(owners(&memory, &prompt(&"z".repeat(BLOCK * 9))), None);
         // One that may not get it leaves it to one that has seen less.
         let chosen = memory.longest(&prompt(&format!("{begin}{}", "b".repeat(BLOCK * 2))), |owners| {
@@ -135,6 +150,17 @@ mod tests {
             owners.contains(&job(1)).then(|| job(1))
         });
         assert_eq!(chosen, Some(job(1)));
+    }
+
+    #[test]
+    fn who_did_not_answer_has_not_seen_it() {
+        let mut memory = Memory::default();
+        let same = prompt(&"a".repeat(BLOCK * 3));
+        for number in [1, 2, 3] {
+            memory.note(&same, job(number));
+        }
+        memory.forget(&same, job(2));
+        assert_eq!(owners(&memory, &same), Some([3, 1].map(job).to_vec()));
     }
 
     #[test]

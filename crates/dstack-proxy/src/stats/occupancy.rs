@@ -35,8 +35,8 @@ impl Occupancy {
             return self.total;
         }
         self.total += self.at.saturating_sub(from).saturating_mul(self.under_way);
-        // What is longer ago is in no frame any more.
-        let mut from = from.max(self.at.saturating_sub(Duration::from_secs(KEPT)));
+        // What is longer ago is in no frame any more: that of so many seconds ago is the one of now.
+        let mut from = from.max(self.at.saturating_sub(Duration::from_secs(KEPT - 1)));
         while from < self.at {
             let second = from.as_secs();
             let until = self.at.min(Duration::from_secs(second + 1));
@@ -89,6 +89,15 @@ mod tests {
         let now = 1_000_000_u64;
         occupancy.account(Duration::from_secs(now), &mut frames);
         assert_eq!(busy(&frames, now - 1, 299), 299.0);
+    }
+
+    #[test]
+    fn what_is_accounted_for_at_once_leaves_alone_what_else_is_known_of_now() {
+        let (mut occupancy, mut frames) = (Occupancy::default(), Frames::default());
+        occupancy.begin(Duration::ZERO, &mut frames);
+        frames.arrive(1000, 7);
+        occupancy.account(Duration::from_millis(1_000_500), &mut frames);
+        assert_eq!(frames.arrived(1000, 1), 7);
     }
 
     proptest! {

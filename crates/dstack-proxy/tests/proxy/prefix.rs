@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dstack_proxy::body::full;
 use dstack_proxy::{Balancing, ProxyBody, Replica, Service};
 use dstack_units::JobId;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -96,6 +97,42 @@ async fn conversations_go_on_where_they_began() {
             assert_eq!(answered(&proxy, chat(conversation, turns)).await.0, *name);
         }
     }
+}
+
+#[tokio::test]
+async fn a_replica_that_answers_at_once_that_it_can_not_loses_its_conversations() {
+    let overloaded = Arc::new(AtomicUsize::new(usize::MAX));
+    let mut peers = Vec::new();
+    for name in 0..4 {
+        let overloaded = Arc::clone(&overloaded);
+        let answer = move |_: Request<Incoming>| {
+            let is_overloaded = overloaded.load(Ordering::SeqCst) == name;
+            async move {
+                let mut answer = Response::new(full(name.to_string()));
+                if is_overloaded {
+                    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                }
+                answer
+            }
+        };
+        peers.push(Peer::http(answer).await);
+    }
+    let proxy = proxy(&peers, Balancing::Prefix, TWENTY_SECONDS).await;
+    let ask = async |turns| {
+        let answer = soon(proxy.send(chat(1, turns))).await.unwrap();
+        let status = answer.status();
+        let name = whole(answer.into_body()).await.unwrap();
+        (status, String::from_utf8(name.to_vec()).unwrap())
+    };
+    let (_, first) = ask(1).await;
+    overloaded.store(first.parse().unwrap(), Ordering::SeqCst);
+    assert_eq!(ask(2).await, (StatusCode::SERVICE_UNAVAILABLE, first));
+    // Any of the four from then on, until one answers.
+    let mut answered = false;
+    for _ in 0..30 {
+        answered |= ask(2).await.0.is_success();
+    }
+    assert!(answered);
 }
 
 #[tokio::test]

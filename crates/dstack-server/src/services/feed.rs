@@ -259,6 +259,11 @@ impl Inner {
             })
         });
         drop(reading);
+        let routes = self.routes.load();
+        let routed: HashSet<RunId> = routes.all().map(|service| service.run_id).collect();
+        for run in runs.iter().filter(|run| !routed.contains(run)) {
+            self.forwarder.forget_prompts(*run);
+        }
         self.waiting.look_again();
         for job in lost {
             self.withdraw(job);
@@ -295,7 +300,11 @@ impl Inner {
     fn note_strained(&self, runs: &[RunId], strained: impl Iterator<Item = RunId>) {
         let mut known = self.strained.lock();
         known.retain(|run| !runs.contains(run));
-        known.extend(strained);
+        for run in strained {
+            let here = self.forwarder.stats().strain_here(run);
+            self.strains.lock().begin(run, here);
+            known.insert(run);
+        }
     }
 
     /// Tells the servers that share the database; what they miss, they find by themselves.

@@ -168,6 +168,15 @@ impl Others {
             .any(|heard| heard.is_silent(now) && now < heard.at + window)
     }
 
+    /// The servers that have told within the window of requests to a service.
+    pub(super) fn asked(&self, run: RunId, window: Duration, now: Instant) -> impl Iterator<Item = String> {
+        let within = move |heard: &Heard| now < heard.at + window;
+        let of_run = self.heard.iter().filter(move |((_, of), _)| *of == run);
+        of_run
+            .filter(move |(_, heard)| within(heard))
+            .map(|((server, _), _)| server.clone())
+    }
+
     /// Whether requests wait at another server.
     pub(super) fn is_awaited(&self, run: RunId, now: Instant) -> bool {
         self.of(run)
@@ -314,6 +323,20 @@ mod tests {
             assert!(!unknown(&others, after));
         }
         assert!(!unknown(&others, 320));
+    }
+
+    #[test]
+    fn who_has_told_of_requests_lately_is_known() {
+        let (mut others, start) = (Others::default(), Instant::now());
+        others.hear("a", told(1, 1, false), start);
+        others.hear("b", told(1, 1, false), start + 30 * SECOND);
+        let asked = |after: u32| {
+            let mut asked: Vec<String> = others.asked(run(), WINDOW, start + after * SECOND).collect();
+            asked.sort();
+            asked
+        };
+        assert_eq!(asked(59), ["a", "b"]);
+        assert_eq!(asked(60), ["b"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! service.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use dstack_system::{Locked, chain};
 use dstack_units::{JobId, Seconds};
 use futures_util::stream::{self, StreamExt as _};
 use http::header::{ACCEPT, HOST, USER_AGENT};
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use tokio::sync::Notify;
@@ -138,7 +139,7 @@ impl Pages {
         };
         let page = match &connector {
             Ok(connector) => page(connector.as_ref(), &path).await,
-            Err(error) => Err(error.clone()),
+            Err(error) => Err(Untold::NoAnswer(error.clone())),
         };
         let now = Instant::now().saturating_duration_since(self.since);
         let mut asked = self.asked.lock();
@@ -146,10 +147,12 @@ impl Pages {
             return;
         };
         // One that does not answer may be reached in another way by now.
-        known.connector = connector.ok().filter(|_| page.is_ok());
+        known.connector = connector
+            .ok()
+            .filter(|_| !matches!(page, Err(Untold::NoAnswer(_))));
         match page {
             Ok(page) => known.history.note(now, page),
-            Err(error) => tracing::debug!(job.id = %job, path, error, "a replica does not tell how it is"),
+            Err(error) => tracing::debug!(job.id = %job, path, %error, "a replica does not tell how it is"),
         }
     }
 
@@ -163,7 +166,33 @@ impl Pages {
     }
 }
 
-async fn page(replica: &dyn Connector, path: &str) -> Result<Page, String> {
+/// Why there is no page.
+#[derive(Debug)]
+enum Untold {
+    /// The replica is not reached, or does not answer.
+    NoAnswer(String),
+    /// It answers something else.
+    Status(StatusCode),
+}
+
+impl fmt::Display for Untold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAnswer(error) => f.write_str(error),
+            Self::Status(status) => write!(f, "it answered {status}"),
+        }
+    }
+}
+
+async fn page(replica: &dyn Connector, path: &str) -> Result<Page, Untold> {
+    let answer = answer(replica, path).await.map_err(Untold::NoAnswer)?;
+    match answer.status() {
+        StatusCode::OK => Ok(Page::read(&String::from_utf8_lossy(answer.body()))),
+        status => Err(Untold::Status(status)),
+    }
+}
+
+async fn answer(replica: &dyn Connector, path: &str) -> Result<Response<Bytes>, String> {
     let request = Request::get(path)
         .header(HOST, "localhost")
         .header(USER_AGENT, "dstack-metrics")
@@ -173,9 +202,70 @@ async fn page(replica: &dyn Connector, path: &str) -> Result<Page, String> {
     let asked = exchange::ask(replica, request, MAX_PAGE_BYTES);
     let answer = tokio::time::timeout(READ_TIMEOUT, asked).await;
     let answer = answer.map_err(|_| format!("no answer within {} s", READ_TIMEOUT.as_secs()))?;
-    let answer = answer.map_err(|error| error.to_string())?;
-    match answer.status() {
-        StatusCode::OK => Ok(Page::read(&String::from_utf8_lossy(answer.body()))),
-        status => Err(format!("it answered {status}")),
+    answer.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::http::Wire;
+    use dstack_system::task;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const QUEUE: &str = "vllm:num_requests_waiting 3\n";
+
+    /// Answers so, after this time, whatever is asked.
+    #[derive(Debug)]
+    struct Replica {
+        answer: String,
+        after: Duration,
+    }
+
+    #[async_trait]
+    impl Connector for Replica {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            let (here, mut there) = tokio::io::duplex(1 << 16);
+            let (answer, after) = (self.answer.clone(), self.after);
+            task::spawn("a replica", async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(there.read_u8().await.unwrap());
+                }
+                tokio::time::sleep(after).await;
+                // Whoever has read enough goes.
+                there.write_all(answer.as_bytes()).await.ok();
+            });
+            Ok(Box::new(here))
+        }
+    }
+
+    async fn read(status: &str, bytes: usize, after: Duration) -> Result<Page, Untold> {
+        let body = format!("{QUEUE}{}", "#".repeat(bytes - QUEUE.len()));
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {bytes}\r\n\r\n{body}");
+        page(&Replica { answer, after }, "/metrics").await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_comes_late_is_too_long_or_an_error_tells_nothing() {
+        let soon = READ_TIMEOUT.saturating_sub(Duration::from_millis(1));
+        let page = read("200 OK", MAX_PAGE_BYTES, soon).await.unwrap();
+        assert_eq!(page.queue, Some(3.0));
+        for (status, bytes, after) in [
+            ("200 OK", MAX_PAGE_BYTES + 1, soon),
+            ("200 OK", 100, READ_TIMEOUT + Duration::from_millis(1)),
+        ] {
+            let read = read(status, bytes, after).await;
+            assert!(matches!(read, Err(Untold::NoAnswer(_))), "{read:?}");
+        }
+        // It is reached: how to do that need not be found out again.
+        let missing = read("404 Not Found", 100, Duration::ZERO).await;
+        assert!(
+            matches!(missing, Err(Untold::Status(StatusCode::NOT_FOUND))),
+            "{missing:?}"
+        );
     }
 }

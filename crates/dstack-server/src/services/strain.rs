@@ -17,6 +17,12 @@ const TITLE: &str = "strain";
 /// What another server has told last is of use for so long.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// What was missed counts as if it had just been, if it was in so short a time.
+const RECENT: Duration = Duration::from_secs(15);
+
+/// Servers tell whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+
 /// What follows from it for rules that look back so many seconds; not all of it may be known.
 #[allow(clippy::cast_precision_loss)] // seconds
 pub(super) fn measured(strain: Strain, seconds: u64, is_whole: bool) -> Measured {
@@ -90,11 +96,18 @@ fn since(before: Strain, now: Strain) -> Strain {
 pub(super) struct Strains {
     told: HashMap<RunId, Strain>,
     heard: HashMap<(String, RunId), (Instant, Strain)>,
+    /// When it was found that something was not heard of a service.
+    missed: HashMap<RunId, Instant>,
 }
 
 impl Strains {
-    /// What is to be told of a service that was so busy here since the beginning; `None`: nothing. What was before the first call counts
-    /// for nobody.
+    /// The service follows how busy it is from now on; how busy it was here so far counts for nobody.
+    pub(super) fn begin(&mut self, run: RunId, here: Strain) {
+        self.told.entry(run).or_insert(here);
+    }
+
+    /// What is to be told of a service that was so busy here since the beginning; `None`: nothing. What was before it began counts for
+    /// nobody.
     pub(super) fn next(&mut self, run: RunId, here: Strain) -> Option<ToldStrain> {
         let before = self.told.insert(run, here)?;
         let new = since(before, here);
@@ -106,11 +119,36 @@ impl Strains {
         self.told.retain(|run, _| keep(*run));
     }
 
-    /// Takes in what a server tells: how busy the service was besides.
+    /// Takes in what a server tells: how busy the service was besides, lately.
     pub(super) fn hear(&mut self, server: &str, told: ToldStrain, now: Instant) -> Strain {
         self.heard.retain(|_, (at, _)| now < *at + REMEMBERED);
+        self.missed.retain(|_, at| now < *at + REMEMBERED);
         let before = self.heard.insert((server.to_owned(), told.run), (now, told.all));
-        before.map_or(told.new, |(_, before)| since(before, told.all))
+        let Some((at, before)) = before else {
+            return told.new;
+        };
+        let all = since(before, told.all);
+        if now <= at + RECENT {
+            return all;
+        }
+        // When that was is unknown: all of it in one second would make the service look far busier than it was at any time.
+        if all.busy > told.new.busy + ROUNDING || all.first_pieces > told.new.first_pieces {
+            self.missed.insert(told.run, now);
+        }
+        told.new
+    }
+
+    /// Whether it is not known how busy the service was elsewhere within the window: something was not heard, or one of these servers,
+    /// to which requests came, has told nothing of it, as older versions do.
+    pub(super) fn is_unknown(
+        &self,
+        run: RunId,
+        window: Duration,
+        mut asked: impl Iterator<Item = String>,
+        now: Instant,
+    ) -> bool {
+        let has_missed = self.missed.get(&run).is_some_and(|at| now < *at + window);
+        has_missed || asked.any(|server| !self.heard.contains_key(&(server, run)))
     }
 }
 
@@ -174,6 +212,41 @@ mod tests {
         assert_eq!(there.hear("a", anew, now), strain(5, 0, 0), "it counts anew");
         here.retain(|_| false);
         assert_eq!(here.next(run(), strain(9000, 9, 9)), None);
+    }
+
+    #[test]
+    fn what_was_missed_for_long_counts_as_unknown_and_not_as_of_now() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let (mut here, mut there, start) = (Strains::default(), Strains::default(), Instant::now());
+        let unknown = |there: &Strains, after: u32| {
+            let nobody = std::iter::empty();
+            there.is_unknown(run(), 60 * SECOND, nobody, start + after * SECOND)
+        };
+        here.begin(run(), strain(0, 0, 0));
+        let first = here.next(run(), strain(5000, 0, 0)).unwrap();
+        there.hear("a", first, start);
+        // Nothing was under way in between.
+        let second = here.next(run(), strain(6000, 1, 10)).unwrap();
+        assert_eq!(there.hear("a", second, start + 100 * SECOND), strain(1000, 1, 10));
+        assert!(!unknown(&there, 100));
+        here.next(run(), strain(306_000, 1, 10)).unwrap();
+        let last = here.next(run(), strain(311_000, 1, 10)).unwrap();
+        assert_eq!(there.hear("a", last, start + 400 * SECOND), strain(5000, 0, 0));
+        assert_eq!([459, 460].map(|after| unknown(&there, after)), [true, false]);
+    }
+
+    #[test]
+    fn a_server_that_tells_of_requests_only_leaves_unknown_how_busy_they_make_the_service() {
+        let (mut here, mut there, now) = (Strains::default(), Strains::default(), Instant::now());
+        let unknown = |there: &Strains, servers: &[&str]| {
+            let servers = servers.iter().map(|name| (*name).to_owned());
+            there.is_unknown(run(), Duration::from_secs(60), servers, now)
+        };
+        here.begin(run(), strain(0, 0, 0));
+        let told = here.next(run(), strain(10, 0, 0)).unwrap();
+        there.hear("new", told, now);
+        assert!(!unknown(&there, &[]) && !unknown(&there, &["new"]));
+        assert!(unknown(&there, &["new", "old"]));
     }
 
     #[test]
