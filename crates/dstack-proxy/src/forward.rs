@@ -6,6 +6,7 @@ mod headers;
 mod outgoing;
 mod tries;
 mod tunnel;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use framing::{Unclear, framing};
 use outgoing::{Outgoing, ask_for_websocket, is_upgrade_to};
 use tries::Tries;
 use tunnel::Tunnel;
+use waiting::Waiting;
 
 use crate::access_log::Access;
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
@@ -157,7 +159,12 @@ impl Forwarder {
                 repeatable: !choice.last,
                 silence: service.read_timeout,
             };
-            match attempt.make(&mut visit, outgoing).await {
+            let waiting = split.map(|split| Waiting::begin(split.tally(replica.id), &outgoing.body));
+            let made = attempt.make(&mut visit, outgoing).await;
+            if let Some(waiting) = waiting {
+                waiting.over();
+            }
+            match made {
                 Ok(answered) => return Ok((answered, visit)),
                 Err(failure) => {
                     if let Some(split) = split.filter(|_| failure.is_of_replica()) {
