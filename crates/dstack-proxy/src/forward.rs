@@ -6,6 +6,7 @@ mod headers;
 mod outgoing;
 mod tries;
 mod tunnel;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use framing::{Unclear, framing};
 use outgoing::{Outgoing, ask_for_websocket, is_upgrade_to};
 use tries::Tries;
 use tunnel::Tunnel;
+use waiting::Waiting;
 
 use crate::access_log::Access;
 use crate::body::{AnswerBody, Lease, ProxyBody, empty, refusal};
@@ -174,7 +176,11 @@ impl Forwarder {
                 repeatable: !choice.last,
                 silence: service.read_timeout,
             };
+            let waiting = split.map(|split| Waiting::begin(split.tally(replica.id), &outgoing.body));
             let answered = attempt.make(&mut visit, outgoing).await;
+            if let Some(waiting) = waiting {
+                waiting.over();
+            }
             if let Some(prompt) = prompt
                 && answered
                     .as_ref()

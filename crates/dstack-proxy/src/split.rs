@@ -91,9 +91,9 @@ pub struct Answered {
 pub struct Answers {
     /// How many there were.
     pub requests: u64,
-    /// Those of status 5xx, those that broke off, and those that never began.
+    /// Those of status 5xx, those that broke off, and those that never began, or not before the client had gone.
     pub failed: u64,
-    /// Time until the head of the answer, of those that began.
+    /// Time until the head of the answer, of those that began, or until nobody waited for it any more.
     pub head: Histogram,
 }
 
@@ -130,6 +130,14 @@ impl Tally {
         let mut answers = self.answered.side(self.side).lock();
         answers.requests += 1;
         answers.failed += 1;
+    }
+
+    /// There was no answer for so long, and nobody waits for one any more.
+    pub(crate) fn abandoned(self, waited: Duration) {
+        let mut answers = self.answered.side(self.side).lock();
+        answers.requests += 1;
+        answers.failed += 1;
+        answers.head.add(waited);
     }
 
     /// The answer is over.

@@ -339,7 +339,7 @@ impl dstack_engine::Services for ServiceRoutes {
             None => {
                 let is_shared = self.0.database.is_shared();
                 let rollouts = self.0.rollouts.lock();
-                rollouts.answered(run, deployment, is_shared.then(Instant::now))
+                Some(rollouts.answered(run, deployment, is_shared.then(Instant::now)))
             }
         };
         both.as_ref().map(rollouts::Both::answered)

@@ -554,3 +554,22 @@ async fn killed_wherever_requests_move_somebody_gets_requests() {
     let points = killed_where(moves_requests, PASSINGS, probed_with_death_at).await;
     assert!(points.len() >= 10, "{points:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_whose_probes_fail_gets_no_requests_and_is_not_followed() {
+    let (world, engine, run) = probing(399, 2, well).await;
+    until_registered(&world, &run, &[0, 1]).await;
+    let mut canary = probed(2, "v2", &[probe("/health", 2)]);
+    canary["rollout"] = json!({"strategy": "canary", "duration": "10m"});
+    world.update(&engine, &run, &canary).await.unwrap();
+    until_registered(&world, &run, &[0, 1, 2]).await;
+    fail(&world, &[2]);
+    until_registered(&world, &run, &[0, 1]).await;
+    let without = |world: &World| registered(world, &run).len() == 2;
+    world
+        .throughout("it gets none, nor is it followed", 30 * MINUTE, without)
+        .await
+        .unwrap();
+    fail(&world, &[]);
+    until_registered(&world, &run, &[0, 1, 2]).await;
+}

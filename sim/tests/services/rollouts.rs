@@ -59,6 +59,8 @@ const fn answered(requests: u64, failed: u64) -> Option<Answered> {
         requests,
         failed,
         p95_seconds: Some(0.1),
+        p95_over_seconds: 0.05,
+        is_partial: false,
     };
     Some(Answered { new, old: new })
 }
@@ -74,10 +76,18 @@ fn old_ones(jobs: &[JobRow]) -> Vec<&JobRow> {
         .collect()
 }
 
-/// No healthy replica of the old deployment has ended before new ones have replaced it.
-fn nothing_lost(jobs: &[JobRow]) -> bool {
-    let ready = jobs.iter().filter(|job| job.registered);
-    ready.count() >= 2
+/// No healthy replica of the old deployment has ended before new ones have replaced it, which they do once they have shown what they
+/// are good for.
+fn nothing_lost(world: &World, run: &RunRow) -> impl Fn(&[JobRow]) -> bool {
+    move |jobs| {
+        let run = row(world, run);
+        let unproven = run
+            .rollout_under_way()
+            .filter(|rollout| rollout.phase.is_unproven());
+        let counts = |job: &&JobRow| unproven.is_none_or(|rollout| job.deployment_num < rollout.deployment);
+        let ready = jobs.iter().filter(|job| job.registered);
+        ready.filter(counts).count() >= 2
+    }
 }
 
 /// Whether the replicas that there were at first go on alone, as they were.
@@ -112,7 +122,7 @@ async fn a_canary_that_does_well_is_followed_by_the_others() {
     assert_eq!(phase(&world, &run), Some(Phase::Watching));
     world.services.answered(run.id, answered(100, 5));
     let all_new = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(is_second);
-    until(&world, &run, all_new, nothing_lost).await;
+    until(&world, &run, all_new, nothing_lost(&world, &run)).await;
     assert_eq!(phase(&world, &run), None);
     assert_eq!(row(&world, &run).rollout_from, None);
 }
@@ -200,7 +210,7 @@ async fn green_replicas_get_all_requests_at_once_and_blue_ones_stay_for_a_while(
         "kept for five minutes"
     );
     let all_new = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(is_second);
-    until(&world, &run, all_new, nothing_lost).await;
+    until(&world, &run, all_new, nothing_lost(&world, &run)).await;
     world
         .until("it is over", MINUTE, |world| phase(world, &run).is_none())
         .await
@@ -245,7 +255,7 @@ async fn a_canary_that_is_promoted_is_followed_at_once() {
     until_phase(&world, &run, &Phase::Watching).await;
     world.ask_of_rollout(&engine, &run, Ask::Promote).await.unwrap();
     let all_new = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(is_second);
-    until(&world, &run, all_new, nothing_lost).await;
+    until(&world, &run, all_new, nothing_lost(&world, &run)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +268,7 @@ async fn another_deployment_amid_a_canary_takes_its_place_and_the_old_one_stays_
     let is_third = |job: &JobRow| job.job_spec.commands.iter().any(|command| command.contains("v3"));
     let only_third =
         |jobs: &[JobRow]| jobs.len() == 3 && jobs.iter().filter(|job| is_third(job)).count() == 1;
-    until(&world, &run, only_third, nothing_lost).await;
+    until(&world, &run, only_third, nothing_lost(&world, &run)).await;
     world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
     world
         .until("the first one is alone", 5 * MINUTE, |world| {
@@ -277,7 +287,7 @@ async fn a_roll_out_goes_on_when_more_replicas_are_asked_for_and_ends_with_its_r
     let more = rolled_out(3, "v2", &json!({"strategy": "canary", "duration": "1h"}));
     world.update(&engine, &run, &more).await.unwrap();
     let grown = |jobs: &[JobRow]| old_ones(jobs).len() == 3 && jobs.len() == 4;
-    let now = until(&world, &run, grown, nothing_lost).await;
+    let now = until(&world, &run, grown, nothing_lost(&world, &run)).await;
     assert_eq!(
         ids(now.iter().filter(|job| is_second(job))),
         watched,
@@ -291,7 +301,7 @@ async fn a_roll_out_goes_on_when_more_replicas_are_asked_for_and_ends_with_its_r
 
 #[tokio::test(start_paused = true)]
 async fn an_old_replica_that_dies_meanwhile_is_tried_again_as_it_was() {
-    let (world, engine, run) = started_retrying(610).await;
+    let (world, engine, run) = started_retrying(610, &service(2, "v1")).await;
     let mut applied = canary("v2");
     applied["retry"] = json!(true);
     world.update(&engine, &run, &applied).await.unwrap();
@@ -310,15 +320,21 @@ async fn an_old_replica_that_dies_meanwhile_is_tried_again_as_it_was() {
     assert_eq!(phase(&world, &run), Some(Phase::Watching));
 }
 
-async fn started_retrying(seed: u64) -> (World, Engine, RunRow) {
+async fn started_retrying(seed: u64, first: &Value) -> (World, Engine, RunRow) {
     let world = World::new(seed, 8).await.unwrap();
     world.hosts.script("web", SERVES);
     let engine = world.start().await.unwrap();
-    let mut first = service(2, "v1");
+    let mut first = first.clone();
     first["retry"] = json!(true);
     let run = world.submit(&engine, "web", &first).await.unwrap();
-    let both = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(|job| job.registered);
-    until(&world, &run, both, anything).await;
+    let wanted = |world: &World| {
+        let now = jobs(world, &run);
+        now.iter().all(|job| job.registered)
+    };
+    world
+        .until("all get requests", 10 * MINUTE, wanted)
+        .await
+        .unwrap();
     (world, engine, run)
 }
 
@@ -381,7 +397,7 @@ async fn green_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
     let story = async {
         world.update(&engine, &run, &green("v2", "auto")).await.unwrap();
         let all_new = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(is_second);
-        until(&world, &run, all_new, nothing_lost).await;
+        until(&world, &run, all_new, nothing_lost(&world, &run)).await;
     };
     until_told(&world, &engine, story).await;
     assert_eq!(invariants::always(&world), Vec::<String>::new(), "{point} {nth}");
@@ -392,4 +408,122 @@ async fn green_with_death_at(point: &'static str, nth: u32) -> Arc<DieAt> {
 async fn killed_wherever_requests_move_green_replaces_blue_without_a_gap() {
     let points = killed_where(moves_requests, [1, 2, 3, 5], green_with_death_at).await;
     assert!(points.len() >= 6, "{points:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_only_old_replica_may_die_while_a_canary_gets_ready() {
+    let (world, engine, run) = started(614, 1).await;
+    let first = running(&world, &run)[0].clone();
+    let rollout = json!({"strategy": "canary", "duration": "2m"});
+    world
+        .update(&engine, &run, &rolled_out(1, "v2", &rollout))
+        .await
+        .unwrap();
+    let is_made = |world: &World| jobs(world, &run).iter().any(is_second);
+    world.until("a canary is made", MINUTE, is_made).await.unwrap();
+    world.hosts.kill_container(first.id);
+    until(
+        &world,
+        &run,
+        |jobs| jobs.len() == 1 && jobs.iter().all(is_second),
+        anything,
+    )
+    .await;
+    let is_running = |world: &World| row(world, &run).status() == RunStatus::Running;
+    world.until("it goes on", MINUTE, is_running).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_has_lost_both_sides_starts_again_as_it_was() {
+    let (world, engine, run) = started_retrying(615, &service(1, "v1")).await;
+    let mut applied = rolled_out(1, "v2", &json!({"strategy": "canary", "duration": "1h"}));
+    applied["retry"] = json!(true);
+    world.update(&engine, &run, &applied).await.unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    for job in running(&world, &run) {
+        world.hosts.kill_container(job.id);
+    }
+    let reason = until_back(&world, &run).await;
+    assert!(reason.starts_with("no replica was left"), "{reason}");
+    let as_before = |jobs: &[JobRow]| jobs.len() == 1 && !jobs.iter().any(is_second);
+    until(&world, &run, as_before, anything).await;
+}
+
+fn in_groups(first: &str, rollout: &Value) -> Value {
+    let group = |name: &str, replicas: i64, command: &str| json!({"name": name, "replicas": replicas, "commands": [command]});
+    let groups = json!([group("a", 1, first), group("b", 2, "v1")]);
+    json!({"type": "service", "port": 8000, "commands": null, "groups": groups, "rollout": rollout})
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_rolled_back_leaves_other_groups_alone() {
+    let before = in_groups("v1", &json!({"strategy": "rolling"}));
+    let (world, engine, run) = started_retrying(616, &before).await;
+    let mut applied = in_groups("v2", &json!({"strategy": "canary", "duration": "1h"}));
+    applied["retry"] = json!(true);
+    world.update(&engine, &run, &applied).await.unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    let of_b = |world: &World| {
+        let mut found = registered(world, &run);
+        found.retain(|job| job.job_spec.replica_group == "b");
+        ids(&found)
+    };
+    let dies = *of_b(&world).first().unwrap();
+    world.hosts.kill_container(dies);
+    let again = |world: &World| of_b(world).len() == 2 && !of_b(world).contains(&dies);
+    world.until("b has two again", 10 * MINUTE, again).await.unwrap();
+    let now = of_b(&world);
+    world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
+    until_back(&world, &run).await;
+    let stays = |world: &World| of_b(world) == now;
+    world
+        .throughout("b stays as it is", 10 * MINUTE, stays)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_replicas_stay_while_green_is_dead() {
+    let (world, engine, run) = started(617, 2).await;
+    let first = ids(&running(&world, &run));
+    world.update(&engine, &run, &green("v2", "auto")).await.unwrap();
+    until_phase(&world, &run, &Phase::Kept).await;
+    let of_green = |world: &World| {
+        let mut found = registered(world, &run);
+        found.retain(is_second);
+        found
+    };
+    world.hosts.kill_container(of_green(&world)[0].id);
+    let blue_stays = |world: &World| first.is_subset(&ids(&registered(world, &run)));
+    world
+        .throughout("blue stays", 20 * MINUTE, blue_stays)
+        .await
+        .unwrap();
+    assert_eq!(of_green(&world).len(), 1);
+    world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
+    until_back(&world, &run).await;
+    world
+        .until("green is gone", 5 * MINUTE, |world| {
+            is_as_before(world, &run, &first)
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_few_kept_replicas_do_not_take_all_requests_at_once() {
+    let (world, engine, run) = started(618, 2).await;
+    world.update(&engine, &run, &green("v2", "auto")).await.unwrap();
+    until_phase(&world, &run, &Phase::Kept).await;
+    let blue = old_ones(&registered(&world, &run))[0].id;
+    world.hosts.kill_container(blue);
+    world
+        .until("one blue one is left", 5 * MINUTE, |world| {
+            registered(world, &run).len() == 3
+        })
+        .await
+        .unwrap();
+    world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
+    let as_before = |jobs: &[JobRow]| jobs.len() == 2 && !jobs.iter().any(is_second);
+    until(&world, &run, as_before, nothing_lost(&world, &run)).await;
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dstack_model::configurations::AnyRunConfiguration;
 use dstack_model::runs::{JobTerminationReason, RunSpec, RunStatus};
 use dstack_plan::diff::changed_fields;
-use dstack_plan::services::rollout::state::{Ask, Phase, Rollout, gradual};
+use dstack_plan::services::rollout::state::{Ask, Phase, Rollout, check_groups, gradual};
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Json, Sealed, events};
 use dstack_units::{ProjectId, Time};
@@ -134,7 +134,7 @@ pub(super) fn concerns(old: &RunRow, new: &RunRow) -> bool {
 /// deployment that has yet to show what it is good for, or that was replaced and merely kept.
 ///
 /// # Errors
-/// The service moves to another gateway.
+/// The service moves to another gateway, or has groups that it did not have.
 pub(super) fn begin(
     old: &RunRow,
     new: &mut RunRow,
@@ -150,6 +150,8 @@ pub(super) fn begin(
                 rules.effective_strategy()
             )));
         }
+        check_groups(old.proven_spec(), &new.run_spec)
+            .map_err(|error| ControlError::refused(error.to_string()))?;
         let after = jobs.iter().map(|job| job.submitted_at).max().unwrap_or(now);
         let (from, from_deployment, service_spec) = match (unproven, &old.rollout_from) {
             (Some(rollout), Some(from)) => (
@@ -172,9 +174,11 @@ pub(super) fn begin(
         new.end_rollout();
     }
     match under_way {
-        Some(rollout) if rollout.phase.is_unproven() => ended(jobs, |job| is_new(rollout, job), now),
+        Some(rollout) if rollout.phase.is_unproven() => {
+            ended(jobs, |job| is_new(rollout, job), |job| is_old(rollout, job), now)
+        }
         Some(rollout) if rollout.phase == Phase::Kept => {
-            ended(jobs, |job| job.deployment_num < rollout.deployment, now)
+            ended(jobs, |job| is_old(rollout, job), |job| !is_old(rollout, job), now)
         }
         _ => Ok(Vec::new()),
     }
@@ -184,9 +188,18 @@ fn is_new(rollout: &Rollout, job: &JobRow) -> bool {
     rollout.is_new(job.deployment_num, job.submitted_at)
 }
 
-/// Jobs that are not needed, where others of their group get requests.
-fn ended(jobs: &[JobRow], is_unneeded: impl Fn(&JobRow) -> bool, now: Time) -> Result<Vec<(JobRow, JobRow)>> {
-    let serving = jobs.iter().filter(|job| job.registered && !is_unneeded(job));
+const fn is_old(rollout: &Rollout, job: &JobRow) -> bool {
+    job.deployment_num < rollout.deployment
+}
+
+/// Jobs that are not needed, where others of their group get requests that take their place.
+fn ended(
+    jobs: &[JobRow],
+    is_unneeded: impl Fn(&JobRow) -> bool,
+    replaces: impl Fn(&JobRow) -> bool,
+    now: Time,
+) -> Result<Vec<(JobRow, JobRow)>> {
+    let serving = jobs.iter().filter(|job| job.registered && replaces(job));
     let served: BTreeSet<&str> = serving.map(|job| job.job_spec.replica_group.as_str()).collect();
     let unneeded = |job: &&JobRow| is_unneeded(job) && served.contains(job.job_spec.replica_group.as_str());
     let mut changed = Vec::new();

@@ -270,19 +270,22 @@ fn end_unpublished(reason: &str, change: &mut Change, now: Time) -> Result<(), T
 /// Takes the requests from replicas whose probes fail, as long as others get them. True if something changes.
 fn reroute(latest: &[&JobRow], change: &mut Change, now: Time) -> bool {
     let mut changes = false;
-    for side in rollout::sides(latest, &change.run) {
-        changes |= reroute_side(&side, change, now);
+    for (side, beside) in rollout::sides(latest, &change.run) {
+        changes |= reroute_side(&side, beside, change, now);
     }
     changes
 }
 
-/// The same of replicas that may take one another's requests.
-fn reroute_side(side: &[&JobRow], change: &mut Change, now: Time) -> bool {
+/// The same of replicas that may take one another's requests. `beside`: one that takes them all, if there is one.
+fn reroute_side(side: &[&JobRow], beside: Option<&JobRow>, change: &mut Change, now: Time) -> bool {
     let standing = side
         .iter()
         .filter_map(|job| Some((*job, job.standing(&change.run)?)));
     let (jobs, standings): (Vec<&JobRow>, Vec<Standing>) = standing.unzip();
-    let changes = registration::changes(&standings);
+    let changes = match beside {
+        Some(_) => registration::changes_beside(&standings),
+        None => registration::changes(&standings),
+    };
     for (place, registered) in &changes {
         if let Some(job) = jobs.get(*place) {
             let mut after = (*job).clone();
@@ -296,7 +299,8 @@ fn reroute_side(side: &[&JobRow], change: &mut Change, now: Time) -> bool {
         .iter()
         .zip(&standings)
         .find(|(_, one)| one.registered && !one.failing);
-    if let Some((job, _)) = stays.filter(|_| !changes.is_empty()) {
+    let stays = beside.or(stays.map(|(job, _)| *job));
+    if let Some(job) = stays.filter(|_| !changes.is_empty()) {
         change.expect_job(job);
     }
     !changes.is_empty()

@@ -1,6 +1,6 @@
 //! Roll-outs in which the new deployment of a service stands beside the old one for a while.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dstack_model::runs::{JobStatus, JobTerminationReason};
@@ -21,14 +21,20 @@ use crate::{InputsError, Result};
 /// So often the answers of a new deployment are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Jobs that may take one another's requests.
-pub(super) fn sides<'a>(latest: &[&'a JobRow], run: &RunRow) -> Vec<Vec<&'a JobRow>> {
+/// Jobs that may take one another's requests, and one that takes those of all of them if they do not do well.
+pub(super) fn sides<'a>(latest: &[&'a JobRow], run: &RunRow) -> Vec<(Vec<&'a JobRow>, Option<&'a JobRow>)> {
     match run.rollout_under_way() {
         Some(rollout) if rollout.phase != Phase::Following => {
-            let (new, old) = latest.iter().copied().partition(|job| is_new(rollout, job));
-            vec![old, new]
+            let (new, old): (Vec<&JobRow>, Vec<&JobRow>) =
+                latest.iter().copied().partition(|job| is_new(rollout, job));
+            let does_well = |job: &&JobRow| {
+                let standing = job.standing(run);
+                standing.is_some_and(|standing| standing.registered && !standing.failing)
+            };
+            let old_one = old.iter().copied().find(does_well);
+            vec![(old, None), (new, old_one)]
         }
-        _ => vec![latest.to_vec()],
+        _ => vec![(latest.to_vec(), None)],
     }
 }
 
@@ -36,8 +42,13 @@ fn is_new(rollout: &Rollout, job: &JobRow) -> bool {
     rollout.is_new(job.deployment_num, job.submitted_at)
 }
 
+/// Whether a probe of a running job has failed too often since it was ready.
+fn is_failing(job: &JobRow, run: &RunRow) -> bool {
+    job.standing(run).is_some_and(|standing| standing.failing)
+}
+
 /// Neither over nor about to be.
-fn lives(job: &JobRow) -> bool {
+pub(super) fn lives(job: &JobRow) -> bool {
     !job.status().is_finished() && job.status() != JobStatus::Terminating
 }
 
@@ -45,6 +56,39 @@ fn lives(job: &JobRow) -> bool {
 pub(super) fn has_begun(latest: &[&JobRow], run: &RunRow) -> bool {
     let rollout = run.rollout_under_way();
     rollout.is_some_and(|rollout| latest.iter().any(|job| is_new(rollout, job)))
+}
+
+/// Whether a job of one side has failed for good, and the other side of a deployment that has yet to show what it is good for goes on:
+/// the run does, too.
+pub(super) fn has_other_side(job: &JobRow, latest: &[&JobRow], run: &RunRow) -> bool {
+    let Some(rollout) = run
+        .rollout_under_way()
+        .filter(|rollout| rollout.phase.is_unproven())
+    else {
+        return false;
+    };
+    let has_failed = !lives(job) && job.status() != JobStatus::Done && job.job_spec.retry.is_none();
+    let goes_on = |other: &&JobRow| lives(other) || other.job_spec.retry.is_some();
+    let is_stopped = |other: &&JobRow| other.termination_reason() == Some(JobTerminationReason::ScaledDown);
+    let mut others = latest
+        .iter()
+        .copied()
+        .filter(|other| is_new(rollout, other) != is_new(rollout, job));
+    has_failed && others.any(|other| goes_on(&other) && !is_stopped(&other))
+}
+
+/// The service starts again, and nothing is left beside which a deployment could show what it is good for.
+pub(super) fn give_up(latest: &[&JobRow], change: &mut Change, now: Time) -> Result<()> {
+    let is_unproven = |rollout: &Rollout| rollout.phase.is_unproven();
+    if !change.run.rollout_under_way().is_some_and(is_unproven) || !has_begun(latest, &change.run) {
+        return Ok(());
+    }
+    roll_back(
+        "no replica was left that its new ones could have stood beside",
+        latest,
+        change,
+        now,
+    )
 }
 
 /// Rolls back where somebody has asked for that: nothing that keeps the new deployment from being made keeps it there. True if so.
@@ -105,7 +149,11 @@ fn decided(
     let rules = rules(service)?;
     let course = Course::of(rules, &state.phase, course::keep_over(rules, state, now))?;
     let parts = parts(ctx, run, jobs, state);
-    let step = replicas::next_of_both(service, parts.jobs(), demand, course, now);
+    let before = run
+        .rollout_from
+        .as_deref()
+        .and_then(|spec| spec.configuration.service());
+    let step = replicas::next_of_both(service, before, parts.jobs(), demand, course, now);
     let answered = ctx
         .deps
         .services
@@ -148,7 +196,8 @@ fn parts<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>, state: &Rollout) -> Pa
     };
     for (row, job) in jobs.latest.iter().zip(planned(ctx, run, jobs)) {
         if is_new(state, row) {
-            parts.new.push(job);
+            let serves = job.serves && !is_failing(row, run);
+            parts.new.push(Job { serves, ..job });
         } else if is_earlier(row) || changing.contains(job.group) {
             let out_of_date = row.deployment_num < state.from_deployment;
             parts.old.push(Job { out_of_date, ..job });
@@ -298,10 +347,24 @@ fn roll_back(reason: &str, latest: &[&JobRow], change: &mut Change, now: Time) -
     if state.phase == Phase::Following {
         return Ok(());
     }
-    let olds = latest
-        .iter()
-        .filter(|job| !is_new(&state, job) && job.registered && lives(job));
-    let served: BTreeSet<&str> = olds.map(|job| job.job_spec.replica_group.as_str()).collect();
+    // Groups that the deployment left as they were have no older replicas: theirs belong to it, and stay.
+    let is_old = |job: &JobRow| job.deployment_num < state.deployment;
+    let serving = |wanted: &dyn Fn(&JobRow) -> bool| {
+        let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+        for job in latest
+            .iter()
+            .filter(|job| job.registered && lives(job) && wanted(job))
+        {
+            *found.entry(job.job_spec.replica_group.as_str()).or_default() += 1;
+        }
+        found
+    };
+    let (mut olds, news) = (serving(&is_old), serving(&|job| is_new(&state, job)));
+    if state.phase == Phase::Kept {
+        // All requests went to the new ones: as many are to take them.
+        olds.retain(|group, old| news.get(group).is_none_or(|new| *old >= *new));
+    }
+    let served: BTreeSet<&str> = olds.into_keys().collect();
     let news = latest.iter().copied();
     let unneeded =
         |job: &&JobRow| is_new(&state, job) && served.contains(job.job_spec.replica_group.as_str());

@@ -15,7 +15,7 @@ use dstack_store::rows::{JobRow, RunRow};
 use dstack_store::{Changes, EntityRef, EventMaker, RunSnapshot, events};
 use dstack_units::{RunId, Time};
 
-use super::replicas;
+use super::{replicas, rollout};
 use crate::Result;
 use crate::context::Context;
 use crate::peers::{free_nodes, latest};
@@ -99,6 +99,7 @@ async fn step(
     let decision = decide(&facts(&change.run, jobs.all, latest), now);
     // Replicas of a service are made anew: what it asks for may have changed since the last time.
     if decision == Decision::Resubmit && (latest.is_empty() || is_service(&change.run)) {
+        rollout::give_up(latest, change, now)?;
         return replicas::start(ctx, jobs, change, now).await;
     }
     let settled = matches!(&decision, Decision::Follow { retry_replicas, .. } if retry_replicas.is_empty());
@@ -141,8 +142,9 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
                 status: job.status(),
                 reason: job.termination_reason(),
                 superseded: is_service(run)
-                    && job.status().is_finished()
-                    && (job.deployment_num < oldest_deployment(run) || is_outlived(job, latest)),
+                    && (!rollout::lives(job) && job.deployment_num < oldest_deployment(run)
+                        || job.status().is_finished() && is_outlived(job, latest)
+                        || rollout::has_other_side(job, latest, run)),
                 changed_at: job.last_processed_at,
                 in_a_row: in_a_row(jobs, job),
                 retry: retry_facts(run, jobs, job),
@@ -151,7 +153,7 @@ fn facts<'a>(run: &RunRow, jobs: &[JobRow], latest: &[&'a JobRow]) -> Facts<'a> 
     }
 }
 
-/// Jobs of earlier deployments do not matter any more once they have ended.
+/// Jobs of earlier deployments do not matter any more once they end.
 fn oldest_deployment(run: &RunRow) -> i64 {
     let rollout = run.rollout_under_way();
     rollout.map_or(run.deployment_num, Rollout::oldest_deployment)

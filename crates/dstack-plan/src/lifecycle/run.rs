@@ -17,7 +17,7 @@ pub struct JobFacts<'a> {
     pub status: JobStatus,
     /// Why it ends or ended.
     pub reason: Option<JobTerminationReason>,
-    /// It ended, and what became of it does not matter any more: a later deployment is wanted, or others were started since.
+    /// It ended or ends, and what becomes of it does not matter any more: a later deployment is wanted, or others were started since.
     pub superseded: bool,
     /// When it changed last.
     pub changed_at: Time,

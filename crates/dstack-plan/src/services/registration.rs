@@ -44,6 +44,19 @@ pub fn changes(replicas: &[Standing]) -> Vec<(usize, bool)> {
     which(|replica| replica.ready, true)
 }
 
+/// The same where others do well that take all their requests: those that fail get none.
+pub fn changes_beside(replicas: &[Standing]) -> Vec<(usize, bool)> {
+    let does_well = |replica: &Standing| replica.ready && !replica.failing;
+    let is_served = replicas
+        .iter()
+        .any(|replica| replica.registered && does_well(replica));
+    let change = |(place, replica): (usize, &Standing)| match replica.registered {
+        true => replica.failing.then_some((place, false)),
+        false => (!is_served && does_well(replica)).then_some((place, true)),
+    };
+    replicas.iter().enumerate().filter_map(change).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use dstack_model::decode::decode_strict;
@@ -87,6 +100,9 @@ mod tests {
             "once it has succeeded often enough"
         );
         assert_eq!(changes(&[WELL, NOT_READY]), []);
+        assert_eq!(changes_beside(&[FAILS, EJECTED, NOT_READY]), [(0, false)]);
+        assert_eq!(changes_beside(&[EJECTED, recovers]), [(1, true)]);
+        assert_eq!(changes_beside(&[WELL, recovers]), changes(&[WELL, recovers]));
         assert_eq!(changes(&[NOT_READY]), []);
     }
 

@@ -10,7 +10,7 @@ use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
 use super::autoscaling::{self, Demand, Group, Scale};
-use super::rollout::sides::{self, Course, Step};
+use super::rollout::sides::{self, Course, Sides, Step};
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
@@ -159,9 +159,10 @@ pub fn next(service: &ServiceConfiguration, jobs: &[Job<'_>], demand: &Demand, n
     changes
 }
 
-/// The next step of a service whose old and new deployment stand side by side.
+/// The next step of a service whose old and new deployment stand side by side. `before`: what the old one asked for.
 pub fn next_of_both(
     service: &ServiceConfiguration,
+    before: Option<&ServiceConfiguration>,
     jobs: sides::Jobs<'_, '_>,
     demand: &Demand,
     course: Course,
@@ -171,6 +172,10 @@ pub fn next_of_both(
     let [mut olds, mut news, mut kept] = [jobs.old, jobs.new, jobs.kept].map(sides::by_group);
     let mut numbers = Numbers::after(&all);
     let mut step = Step::default();
+    let mut stop_once_ready = Vec::new();
+    let before = before
+        .map(ServiceConfiguration::replica_groups)
+        .unwrap_or_default();
     for group in service.replica_groups() {
         let name = group.name.as_deref().unwrap_or_default();
         let [old, new, kept] =
@@ -179,8 +184,23 @@ pub fn next_of_both(
         let scaled = [&old, &new, &kept].into_iter().filter_map(scaled_at).max();
         known.last_scaled_at = known.last_scaled_at.or(scaled);
         let wanted = bounded(autoscaling::desired(&known, now));
-        let scale = Scale::next(demand.scales.get(name).copied(), wanted, now);
-        step.changes.want(&group, &known, scale, now);
+        let asked_before = before.iter().find(|before| before.name == group.name);
+        let old_wanted = asked_before.map_or(wanted, |before| {
+            let mut known = demand.of(name, &before.replicas, before.scaling.as_ref());
+            known.last_scaled_at = known.last_scaled_at.or(scaled);
+            bounded(autoscaling::desired(&known, now))
+        });
+        // What the old one asks for by its own rules is not forgotten before the new one has shown what it is good for.
+        let old_scales = asked_before.is_some_and(|before| before.scaling.is_some());
+        let most = match old_scales && course.is_unproven() {
+            true => wanted.max(old_wanted),
+            false => wanted,
+        };
+        let scale = Scale::next(demand.scales.get(name).copied(), most, now);
+        step.changes.want(&group, &known, Scale { wanted, ..scale }, now);
+        if most > wanted {
+            step.changes.wanted_of.insert(name.to_owned(), scale);
+        }
         let wake_at = &mut step.changes.wake_at;
         let [old, new, kept] =
             [&old, &new, &kept].map(|members| staged(members, scale.fell_at, now, wake_at));
@@ -197,11 +217,14 @@ pub fn next_of_both(
                 .extend(numbers.take(changes.start, &free, name));
             continue;
         }
+        let least = i64::from(course.is_unproven()).min(group.replicas.max.unwrap_or(i64::MAX));
+        let wanted = (wanted.max(least), old_wanted.max(least));
         let of_group = sides::of_group(name, &old, &new, wanted, course);
         let started = numbers.take(of_group.start, &free, name);
         let is_free = |num: &i64| started.iter().all(|slot| slot.num != *num);
         let free: Vec<i64> = free.into_iter().filter(is_free).collect();
         step.changes.stop.extend(of_group.stop);
+        stop_once_ready.extend(of_group.stop_once_ready);
         step.changes.start.extend(started);
         step.start_old
             .extend(numbers.take(of_group.start_old, &free, name));
@@ -209,8 +232,11 @@ pub fn next_of_both(
     }
     for (name, members) in olds {
         let of_group = sides::of_left_over(name, &staged(&members, None, now, &mut None), course);
-        step.changes.stop.extend(of_group.stop);
+        stop_once_ready.extend(of_group.stop_once_ready);
         step.sides.push(of_group.sides);
+    }
+    if step.sides.iter().all(Sides::is_ready) {
+        step.changes.stop.extend(stop_once_ready);
     }
     for members in news.into_values().chain(kept.into_values()) {
         step.changes.stop.extend(left_over(&members, now));

@@ -261,7 +261,7 @@ impl State {
 }
 
 /// The body of a request, while it may still be sent to another replica; none if the request has none.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sendable(Option<Arc<Source>>);
 
 impl Sendable {

@@ -133,3 +133,29 @@ async fn failures_of_the_new_replica_are_its_own() {
         assert_eq!(answered(&proxy, Side::New), (1, 1));
     }
 }
+
+#[tokio::test]
+async fn a_client_that_gives_up_on_a_silent_replica_is_counted_and_one_that_goes_at_once_is_not() {
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let silent = Peer::http(move |_| {
+        asked.send(()).unwrap();
+        std::future::pending()
+    })
+    .await;
+    let old = Peer::says("old").await;
+    let proxy = Proxy::new(split([replica(1, &silent), replica(2, &old)], ALL)).await;
+    for (patience, counted) in [(10, (0, 0)), (1200, (1, 1))] {
+        let mut sent = Box::pin(proxy.send(get("/")));
+        tokio::select! {
+            answer = &mut sent => panic!("{answer:?}"),
+            () = async { soon(was_asked.recv()).await.unwrap() } => {}
+        }
+        let given_up = tokio::time::timeout(Duration::from_millis(patience), &mut sent).await;
+        assert!(given_up.is_err());
+        drop(sent);
+        soon(proxy.replica(0).idle()).await;
+        assert_eq!(answered(&proxy, Side::New), counted);
+    }
+    let split = proxy.service.split.as_ref().unwrap();
+    assert!(split.answered.of(Side::New).head.sum >= 1.0);
+}

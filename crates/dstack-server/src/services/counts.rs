@@ -144,6 +144,19 @@ impl Times {
     }
 }
 
+impl Times {
+    /// The greatest bound that surely fewer than this share took at most; 0 if there is none.
+    #[allow(clippy::cast_precision_loss)] // numbers of requests
+    pub(super) fn surely_over(&self, share: f64) -> f64 {
+        let rank = share * self.count as f64;
+        let below = self
+            .buckets
+            .iter()
+            .take_while(|(_, count)| (*count as f64) < rank);
+        below.last().map_or(0.0, |(bound, _)| *bound)
+    }
+}
+
 /// All counts of one service together, with the number of requests of the last minute.
 pub(crate) fn metrics(counted: &[Counts], requests_last_minute: Option<u64>) -> ServiceMetrics {
     let all = counted.iter().fold(Counts::default(), Counts::plus);
@@ -183,6 +196,13 @@ mod tests {
         assert_eq!(all.p50, Some(0.1));
         assert!((all.p95.unwrap() - 0.7).abs() < 1e-9, "{all:?}");
         assert_eq!(all.p99, Some(1.0), "it took longer than the last bound");
+        let alike = times(&[(1.0, 0), (2.5, 100)], 100);
+        assert!(
+            alike.quantile(0.95).unwrap() > 2.0,
+            "they may all have taken 1.2 s"
+        );
+        assert!((alike.surely_over(0.95) - 1.0).abs() < 1e-9);
+        assert!(times(&[], 0).surely_over(0.95).abs() < 1e-9);
         assert_eq!(times(&[], 0).percentiles(), Percentiles::default());
         assert_eq!(times(&[], 5).percentiles().p50, None, "no bucket is known");
     }

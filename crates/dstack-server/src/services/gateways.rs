@@ -165,13 +165,16 @@ impl Gateways {
         Some(Load { requests })
     }
 
-    /// What both sides of the roll-out of this deployment have answered at all replicas of the gateway; `None`: one of them has not said
-    /// so lately.
+    /// What both sides of the roll-out of this deployment have answered at all replicas of the gateway, which is partial where one of
+    /// them has not said so lately.
     pub(super) fn answered(&self, run: RunId, gateway: GatewayId, deployment: i64) -> Option<Both> {
         let links = self.of(gateway).filter(|links| !links.is_empty())?;
         let mut all = Both::default();
         for link in links {
-            all = all.plus(&link.answered(run, deployment)?);
+            all = match link.answered(run, deployment) {
+                Some(told) => all.plus(&told),
+                None => all.partial(),
+            };
         }
         Some(all)
     }

@@ -126,6 +126,8 @@ pub(super) struct SideAnswers {
 pub(super) struct Both {
     new: SideAnswers,
     old: SideAnswers,
+    /// Somebody who counts some of it has not said so lately.
+    is_partial: bool,
 }
 
 impl SideAnswers {
@@ -146,11 +148,13 @@ impl SideAnswers {
         }
     }
 
-    fn judged(&self) -> JudgedSide {
+    fn judged(&self, is_partial: bool) -> JudgedSide {
         JudgedSide {
             requests: self.requests,
             failed: self.failed,
             p95_seconds: self.head.quantile(0.95),
+            p95_over_seconds: self.head.surely_over(0.95),
+            is_partial,
         }
     }
 
@@ -182,6 +186,7 @@ impl From<&RolloutCounts> for Both {
         Self {
             new: SideAnswers::from(&counts.new),
             old: SideAnswers::from(&counts.old),
+            is_partial: false,
         }
     }
 }
@@ -191,6 +196,7 @@ impl From<&Answered> for Both {
         Self {
             new: SideAnswers::of(answered, Side::New),
             old: SideAnswers::of(answered, Side::Old),
+            is_partial: false,
         }
     }
 }
@@ -201,14 +207,22 @@ impl Both {
         Self {
             new: self.new.plus(&other.new),
             old: self.old.plus(&other.old),
+            is_partial: self.is_partial || other.is_partial,
         }
+    }
+
+    /// As far as is known: somebody has not said lately what was counted.
+    #[must_use]
+    pub(super) fn partial(mut self) -> Self {
+        self.is_partial = true;
+        self
     }
 
     /// As it is judged.
     pub(super) fn answered(&self) -> Judged {
         Judged {
-            new: self.new.judged(),
-            old: self.old.judged(),
+            new: self.new.judged(self.is_partial),
+            old: self.old.judged(self.is_partial),
         }
     }
 }
@@ -303,28 +317,28 @@ impl Rollouts {
             .insert((server.to_owned(), told.run), (told.counts, now));
     }
 
-    /// What both sides have answered through all servers; `shared`: others share the database, and it is now. `None`: one of them has
-    /// just fallen silent, or may have told what was not heard.
-    pub(super) fn answered(&self, run: RunId, deployment: i64, shared: Option<Instant>) -> Option<Both> {
+    /// What both sides have answered through all servers; `shared`: others share the database, and it is now. It is partial where one
+    /// of them has just fallen silent, or may have told what was not heard.
+    pub(super) fn answered(&self, run: RunId, deployment: i64, shared: Option<Instant>) -> Both {
         let own = self.own.get(&run).filter(|(of, _)| *of == deployment);
         let own = own
             .map(|(_, answered)| Both::from(&**answered))
             .unwrap_or_default();
         let Some(now) = shared else {
-            return Some(own);
+            return own;
         };
-        if self.since.is_none_or(|since| now < since + SILENCE) {
-            return None;
-        }
         let heard = self.heard.iter().filter(|((_, of), _)| *of == run);
-        let mut all = own;
+        let mut all = match self.since.is_none_or(|since| now < since + SILENCE) {
+            true => own.partial(),
+            false => own,
+        };
         for (_, (counts, at)) in heard.filter(|(_, (counts, _))| counts.deployment == deployment) {
-            if now > *at + SILENCE && now < *at + GONE {
-                return None;
-            }
             all = all.plus(&Both::from(counts));
+            if now > *at + SILENCE && now < *at + GONE {
+                all = all.partial();
+            }
         }
-        Some(all)
+        all
     }
 }
 
@@ -381,8 +395,11 @@ mod tests {
         let (mut rollouts, start) = (Rollouts::default(), Instant::now());
         rollouts.of(run(), 2);
         let failed = |rollouts: &Rollouts, after: u32| {
-            let both = rollouts.answered(run(), 2, Some(start + after * SECOND));
-            both.map(|both| (both.answered().new.requests, both.answered().new.failed))
+            let new = rollouts
+                .answered(run(), 2, Some(start + after * SECOND))
+                .answered()
+                .new;
+            (!new.is_partial).then_some((new.requests, new.failed))
         };
         assert_eq!(failed(&rollouts, 100), None, "it hears nothing");
         rollouts.listen(start);
@@ -399,7 +416,14 @@ mod tests {
         assert_eq!(failed(&rollouts, 90), Some((25, 2)), "they are gone");
         rollouts.miss();
         assert_eq!(failed(&rollouts, 91), None);
-        assert!(rollouts.answered(run(), 2, None).is_some(), "there are no others");
+        let known = rollouts.answered(run(), 2, Some(start + 91 * SECOND)).answered();
+        assert_eq!(
+            (known.new.requests, known.new.failed),
+            (25, 2),
+            "as far as is known"
+        );
+        let alone = rollouts.answered(run(), 2, None).answered();
+        assert!(!alone.new.is_partial, "there are no others");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use dstack_store::rows::{AgentAddress, JobRow, RunRow};
 use dstack_store::{Commit, EngineStore as _, Put, Sealed};
 use serde_json::{Value, json};
 
-use super::services::{apply, run};
+use super::services::{apply, run, spec};
 use super::{ADMIN, Server, TestServer, request};
 
 /// Jobs of the first deployment are at the first address, those of later ones at the second.
@@ -192,4 +192,21 @@ async fn what_is_asked_of_a_roll_out_is_done_later_and_refused_where_it_means_no
     assert_eq!(state(&server).await["phase"], "kept");
     let listed = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
     assert_eq!(listed[0]["run_spec"]["configuration"]["rollout"]["share"], "50%");
+}
+
+#[tokio::test]
+async fn groups_that_have_no_replicas_yet_are_refused_by_the_plan_and_as_they_are_applied() {
+    let server = Server::new().await;
+    apply(&server, json!({"auth": false})).await.ok();
+    let group = json!({"name": "a", "replicas": 1, "commands": ["serve anew"]});
+    let grouped = |strategy: &str| json!({"auth": false, "commands": null, "groups": [group], "rollout": {"strategy": strategy}});
+    let planned = server
+        .main("runs/get_plan", json!({"run_spec": spec(grouped("canary"))}))
+        .await;
+    for refused in [planned, apply(&server, grouped("canary")).await] {
+        assert_eq!(refused.status, 400);
+        let said = refused.body.to_string();
+        assert!(said.contains("Replica group `a` is new"), "{said}");
+    }
+    apply(&server, grouped("rolling")).await.ok();
 }

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 use super::{ADMIN, Answer, Server, TestServer};
 
-fn spec(more: Value) -> Value {
+pub(crate) fn spec(more: Value) -> Value {
     let mut configuration = json!({"type": "service", "port": 8000, "commands": ["serve"]});
     configuration
         .as_object_mut()
         .unwrap()
         .extend(more.as_object().unwrap().clone());
+    let fields = configuration.as_object_mut().unwrap();
+    fields.retain(|_, value| !value.is_null());
     json!({"run_name": "web", "configuration": configuration})
 }
 

@@ -156,6 +156,15 @@ impl RunRow {
         self.rollout.as_deref().filter(|rollout| !rollout.phase.is_over())
     }
 
+    /// What replicas that are good for something were asked for by: beside those, a further deployment would stand.
+    pub fn proven_spec(&self) -> &RunSpec {
+        let unproven = self
+            .rollout_under_way()
+            .filter(|rollout| rollout.phase.is_unproven());
+        let from = unproven.and(self.rollout_from.as_deref());
+        from.unwrap_or(&self.run_spec)
+    }
+
     /// The new deployment, which was just applied, stands beside the one of this specification from now on.
     pub fn begin_rollout(&mut self, rollout: Rollout, from: Sealed<RunSpec>) {
         self.rollout = Some(Json::new(rollout));

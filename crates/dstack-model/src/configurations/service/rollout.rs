@@ -118,7 +118,7 @@ pub struct RolloutHeader {
     #[decode(pattern = "^[a-zA-Z0-9-_]+$", max_len = 256)]
     pub name: String,
     /// The value of the HTTP header.
-    #[decode(min_len = 1, max_len = 2048)]
+    #[decode(pattern = "^[!-~]([ -~]*[!-~])?$", max_len = 2048)]
     pub value: String,
 }
 
@@ -194,6 +194,9 @@ impl Schema for Percent {
     }
 }
 
+/// How long answers take is told apart up to here only, in milliseconds.
+const MAX_LATENCY: u64 = 300_000;
+
 /// How long an answer may take to begin, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Latency(u64);
@@ -259,6 +262,7 @@ fn not_negative(duration: Option<Seconds>) -> Result<Option<Seconds>, String> {
 fn is_some_time(latency: Option<Latency>) -> Result<Option<Latency>, String> {
     match latency {
         Some(Latency(0)) => Err("The duration must be longer than nothing".to_owned()),
+        Some(Latency(MAX_LATENCY..)) => Err("The duration must be shorter than 5 minutes".to_owned()),
         latency => Ok(latency),
     }
 }
@@ -446,6 +450,22 @@ mod tests {
                 "rollout.max_latency: The duration must be longer",
             ),
             (json!({"strategy": "green"}), "rollout.strategy: "),
+            (
+                json!({"strategy": "canary", "max_latency": "5m"}),
+                "rollout.max_latency: The duration must be shorter",
+            ),
+            (
+                json!({"strategy": "canary", "header": {"name": "x", "value": "é"}}),
+                "rollout.header.value: ",
+            ),
+            (
+                json!({"strategy": "canary", "header": {"name": "x", "value": "a\nb"}}),
+                "rollout.header.value: ",
+            ),
+            (
+                json!({"strategy": "canary", "header": {"name": "x", "value": " a"}}),
+                "rollout.header.value: ",
+            ),
             (
                 json!({"strategy": "canary", "replicas": 4}),
                 "rollout: `rollout.replicas` is 4",

@@ -1,10 +1,12 @@
 use std::time::Duration;
 
 use dstack_model::decode::decode_strict;
+use dstack_units::Range;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::services::rollout::state::Phase;
 use crate::services::testing::service;
 
 fn groups(counts: &[(&str, i64)]) -> ServiceConfiguration {
@@ -526,4 +528,73 @@ fn what_is_submitted_again_or_refused_is_no_scaling() {
     assert_eq!((shrunk.wanted, shrunk.stop), (0, vec![1, 0]));
     let early = scaled(&jobs, scale(2, ago(599)), Some(0), false);
     assert_eq!((early.wanted, early.stop), (2, vec![]));
+}
+
+fn both(
+    (service, before): (&ServiceConfiguration, &ServiceConfiguration),
+    old: &[Job<'_>],
+    new: &[Job<'_>],
+    course: Course,
+) -> Step {
+    let jobs = sides::Jobs { old, new, kept: &[] };
+    next_of_both(service, Some(before), jobs, &Demand::default(), course, now())
+}
+
+fn of(group: &'static str, replica_num: i64) -> Job<'static> {
+    Job {
+        replica_num,
+        group,
+        ..JOB
+    }
+}
+
+fn course(strategy: &str, phase: &Phase, keep_over: bool) -> Course {
+    let rules = decode_strict(&json!({"strategy": strategy})).unwrap();
+    Course::of(&rules, phase, keep_over).unwrap()
+}
+
+#[test]
+fn kept_replicas_of_no_group_are_stopped_while_new_ones_of_another_one_are_dead() {
+    let service = groups(&[("a", 1), ("b", 1)]);
+    let old = [of("a", 0), of("b", 1)];
+    let over = course("blue_green", &Phase::Kept, true);
+    let stopped = |new: &[Job<'_>]| both((&service, &service), &old, new, over).changes.stop;
+    assert_eq!(stopped(&[of("a", 2), of("b", 3)]), [0, 1]);
+    let dead = Job {
+        group: "b",
+        ..ended(
+            3,
+            JobStatus::Failed,
+            JobTerminationReason::ContainerExitedWithError,
+        )
+    };
+    assert_eq!(stopped(&[of("a", 2), dead]), Vec::<i64>::new());
+}
+
+#[test]
+fn a_deployment_that_is_unproven_costs_no_old_replica_and_is_never_alone() {
+    let (two, four) = (groups(&[("a", 2)]), groups(&[("a", 4)]));
+    let old = [of("a", 0), of("a", 1), of("a", 2), of("a", 3)];
+    let watching = course("canary", &Phase::Watching, false);
+    let new = [of("a", 4)];
+    assert_eq!(
+        both((&two, &four), &old, &new, watching).changes,
+        Changes {
+            wanted: 2,
+            ..Changes::default()
+        }
+    );
+    assert_eq!(
+        both((&two, &two), &old, &new, watching).changes.stop,
+        [3, 2],
+        "fewer of the old one are asked for"
+    );
+    // Nobody asks for anything: one of each stays.
+    let mut resting = groups(&[("a", 1)]);
+    for group in resting.groups.iter_mut().flatten() {
+        group.replicas = Range::between(0, 4);
+    }
+    let step = both((&resting, &resting), &old, &new, watching);
+    assert_eq!(step.changes.stop, [3, 2, 1]);
+    assert_eq!(step.sides[0].new_wanted, 1);
 }

@@ -66,17 +66,14 @@ pub fn decide(facts: &Facts<'_>, now: Time) -> Verdict {
     }
     let is_canary = facts.rules.effective_strategy() == RolloutStrategy::Canary;
     let is_promoted = facts.state.asked == Some(Ask::Promote);
-    let is_ready = facts
-        .groups
-        .iter()
-        .all(|group| group.new_ready >= group.new_wanted);
+    let is_ready = facts.groups.iter().all(Sides::is_ready);
     match facts.state.phase {
         Phase::Preparing | Phase::Watching if is_canary && is_promoted => Verdict::Enter(Phase::Following),
         Phase::Preparing if is_ready && is_canary => Verdict::Enter(Phase::Watching),
         Phase::Preparing if is_ready && !is_manual(facts) => Verdict::Enter(Phase::Kept),
         Phase::Preparing if is_ready => Verdict::Enter(Phase::Ready),
         Phase::Ready if is_ready && !is_manual(facts) => Verdict::Enter(Phase::Kept),
-        Phase::Watching => watched(facts, now),
+        Phase::Watching => watched(facts, is_ready, now),
         Phase::Kept => Verdict::Stay(until(facts.rules, facts.state).filter(|until| *until > now)),
         _ => Verdict::Stay(None),
     }
@@ -96,11 +93,11 @@ fn failure(groups: &[Sides]) -> Option<String> {
     })
 }
 
-fn watched(facts: &Facts<'_>, now: Time) -> Verdict {
+fn watched(facts: &Facts<'_>, is_ready: bool, now: Time) -> Verdict {
     let ends_at = until(facts.rules, facts.state).filter(|until| *until > now);
     match judge(facts.rules, facts.answers.as_ref()) {
         Judgement::Exceeded(reason) => Verdict::RollBack(reason),
-        Judgement::Well if ends_at.is_none() => Verdict::Enter(Phase::Following),
+        Judgement::Well if ends_at.is_none() && is_ready => Verdict::Enter(Phase::Following),
         Judgement::Well | Judgement::Open => Verdict::Stay(ends_at),
     }
 }
@@ -170,6 +167,8 @@ mod tests {
             requests,
             failed,
             p95_seconds: None,
+            p95_over_seconds: 0.0,
+            is_partial: false,
         })
     }
 
@@ -188,6 +187,11 @@ mod tests {
         let at = |minutes, answers| decided(&canary(), &watching, group(2, &[]), answers, later(minutes));
         assert_eq!(at(9, answers(100, 0)), Verdict::Stay(Some(later(10))));
         assert_eq!(at(10, answers(100, 0)), Verdict::Enter(Phase::Following));
+        assert_eq!(
+            decided(&canary(), &watching, group(1, &[]), answers(100, 0), later(60)),
+            Verdict::Stay(None),
+            "one has gone"
+        );
         for unknown in [None, answers(19, 0)] {
             assert_eq!(at(60, unknown), Verdict::Stay(None), "it waits for answers");
         }

@@ -9,8 +9,12 @@ pub struct Answers {
     pub requests: u64,
     /// Those of status 5xx, broken ones, and those that never began.
     pub failed: u64,
-    /// Seconds that 95% of them took at most to begin; `None`: there were none.
+    /// Seconds that 95% of them took at most to begin, estimated; `None`: there were none.
     pub p95_seconds: Option<f64>,
+    /// Seconds than which surely more than 5% of them took longer to begin; 0 if none are known.
+    pub p95_over_seconds: f64,
+    /// Somebody who counts some of them has not said lately how many.
+    pub is_partial: bool,
 }
 
 impl Answers {
@@ -38,13 +42,13 @@ pub struct Answered {
 pub enum Judgement {
     /// There is nothing to be said yet: too few, or nobody knows how many.
     Open,
-    /// They are within the bounds.
+    /// All of them are within the bounds.
     Well,
     /// They are not, for this reason.
     Exceeded(String),
 }
 
-/// Judges answers; `None`: whoever counts them does not say.
+/// Judges answers; `None`: whoever counts them does not say. Some of them may tell that all are not well, and never that all are.
 pub fn judge(rules: &RolloutSpec, answers: Option<&Answers>) -> Judgement {
     if !rules.has_bounds() {
         return Judgement::Well;
@@ -61,14 +65,17 @@ pub fn judge(rules: &RolloutSpec, answers: Option<&Answers>) -> Judgement {
             rate * 100.0
         ));
     }
-    let p95 = answers.p95_seconds.unwrap_or(0.0);
-    if let Some(most) = rules.max_latency.filter(|most| p95 > most.as_secs_f64()) {
+    let over = answers.p95_over_seconds;
+    if let Some(most) = rules.max_latency.filter(|most| over >= most.as_secs_f64()) {
         return Judgement::Exceeded(format!(
-            "of {} answers 95% took up to {p95:.2} s to begin, and `max_latency` is {most}",
+            "of {} answers more than 5% took longer than {over} s to begin, and `max_latency` is {most}",
             answers.requests
         ));
     }
-    Judgement::Well
+    match answers.is_partial {
+        true => Judgement::Open,
+        false => Judgement::Well,
+    }
 }
 
 #[cfg(test)]
@@ -84,29 +91,42 @@ mod tests {
         decode_strict(&rules).unwrap()
     }
 
-    const fn answers(requests: u64, failed: u64, p95: f64) -> Answers {
+    const fn answers(requests: u64, failed: u64, p95_over_seconds: f64) -> Answers {
         Answers {
             requests,
             failed,
-            p95_seconds: Some(p95),
+            p95_seconds: Some(p95_over_seconds),
+            p95_over_seconds,
+            is_partial: false,
         }
     }
 
     #[test]
     fn bounds_are_exceeded_by_more_than_they_say() {
         let judged = |found| judge(&rules(), Some(&found));
-        assert_eq!(judged(answers(20, 1, 2.0)), Judgement::Well);
+        assert_eq!(judged(answers(20, 1, 1.0)), Judgement::Well);
         let Judgement::Exceeded(rate) = judged(answers(20, 2, 0.1)) else {
             panic!("10% is too many")
         };
         assert_eq!(rate, "2 of 20 answers failed (10.0%), and `max_error_rate` is 5%");
-        let Judgement::Exceeded(slow) = judged(answers(40, 0, 2.25)) else {
+        let Judgement::Exceeded(slow) = judged(answers(40, 0, 2.5)) else {
             panic!("too slow")
         };
         assert_eq!(
             slow,
-            "of 40 answers 95% took up to 2.25 s to begin, and `max_latency` is 2s"
+            "of 40 answers more than 5% took longer than 2.5 s to begin, and `max_latency` is 2s"
         );
+    }
+
+    #[test]
+    fn some_of_the_answers_tell_that_all_are_not_well_and_never_that_all_are() {
+        let judged = |found: Answers| {
+            let is_partial = true;
+            judge(&rules(), Some(&Answers { is_partial, ..found }))
+        };
+        assert_eq!(judged(answers(100, 0, 0.1)), Judgement::Open);
+        assert!(matches!(judged(answers(100, 50, 0.1)), Judgement::Exceeded(_)));
+        assert_eq!(judged(answers(19, 19, 0.1)), Judgement::Open);
     }
 
     #[test]

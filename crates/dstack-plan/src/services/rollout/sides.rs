@@ -24,7 +24,7 @@ enum Old {
     Scaled,
     /// They are left alone.
     Left,
-    /// All are stopped.
+    /// All are stopped once the new ones of all groups serve.
     Stopped,
 }
 
@@ -50,6 +50,11 @@ impl Course {
             }),
             Phase::Following | Phase::RolledBack(_) => None,
         }
+    }
+
+    /// Whether the new deployment has yet to show what it is good for, which it cannot without replicas, nor without old ones beside.
+    pub(crate) fn is_unproven(self) -> bool {
+        self.old == Old::Scaled
     }
 
     fn new_of(&self, wanted: i64) -> i64 {
@@ -85,6 +90,13 @@ pub struct Sides {
     pub old_ready: i64,
 }
 
+impl Sides {
+    /// Whether all new replicas serve that there are to be.
+    pub const fn is_ready(&self) -> bool {
+        self.new_ready >= self.new_wanted
+    }
+}
+
 /// The next step of both sides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
@@ -102,15 +114,17 @@ pub(crate) struct GroupStep {
     pub(crate) start: i64,
     pub(crate) start_old: i64,
     pub(crate) stop: Vec<i64>,
+    /// Old ones to stop if the new ones of all groups serve.
+    pub(crate) stop_once_ready: Vec<i64>,
     pub(crate) sides: Sides,
 }
 
-/// The step of one group of which so many are wanted.
+/// The step of one group of which so many are wanted, of the new deployment and of the old one.
 pub(crate) fn of_group(
     group: &str,
     old: &[Replica],
     new: &[Replica],
-    wanted: i64,
+    (wanted, old_wanted): (i64, i64),
     course: Course,
 ) -> GroupStep {
     let has_old = old.iter().any(|one| is_present(one.stage));
@@ -121,20 +135,21 @@ pub(crate) fn of_group(
             start: step.start,
             start_old: 0,
             stop: step.stop,
+            stop_once_ready: Vec::new(),
             sides: sides(group, (old, new), wanted, has_old),
         };
     }
     let new_wanted = course.new_of(wanted);
     let news = super::scale(new, new_wanted);
     let olds = match course.old {
-        Old::Scaled => super::scale(old, wanted),
-        Old::Left => super::Changes::default(),
-        Old::Stopped => super::remove(old),
+        Old::Scaled => super::scale(old, old_wanted.max(wanted)),
+        Old::Left | Old::Stopped => super::Changes::default(),
     };
     GroupStep {
         start: news.start,
         start_old: olds.start,
         stop: news.stop.into_iter().chain(olds.stop).collect(),
+        stop_once_ready: stopped_in_the_end(old, course),
         sides: sides(group, (old, new), new_wanted, has_old),
     }
 }
@@ -145,11 +160,16 @@ pub(crate) fn of_left_over(group: &str, old: &[Replica], course: Course) -> Grou
     GroupStep {
         start: 0,
         start_old: 0,
-        stop: match course.old {
-            Old::Scaled | Old::Left => Vec::new(),
-            Old::Stopped => super::remove(old).stop,
-        },
+        stop: Vec::new(),
+        stop_once_ready: stopped_in_the_end(old, course),
         sides: sides(group, (old, &[]), 0, has_old),
+    }
+}
+
+fn stopped_in_the_end(old: &[Replica], course: Course) -> Vec<i64> {
+    match course.old {
+        Old::Scaled | Old::Left => Vec::new(),
+        Old::Stopped => super::remove(old).stop,
     }
 }
 
@@ -216,7 +236,7 @@ mod tests {
     fn few_new_ones_stand_beside_all_old_ones_of_a_canary_and_all_of_blue_green() {
         let old = replicas(0, &[SERVING; 3]);
         for (course, wanted) in [(canary(), 1), (green(&Phase::Preparing, false), 3)] {
-            let step = of_group("0", &old, &[], 3, course);
+            let step = of_group("0", &old, &[], (3, 3), course);
             assert_eq!((step.start, step.start_old, step.stop), (wanted, 0, vec![]));
             assert_eq!((step.sides.new_wanted, step.sides.has_old), (wanted, true));
         }
@@ -228,7 +248,7 @@ mod tests {
     fn old_ones_are_scaled_until_the_switch_left_alone_after_it_and_stopped_in_the_end() {
         let old = replicas(0, &[SERVING, SERVING]);
         let new = replicas(5, &[SERVING; 3]);
-        let step = |course| of_group("0", &old, &new, 3, course);
+        let step = |course| of_group("0", &old, &new, (3, 3), course);
         assert_eq!(
             (
                 step(green(&Phase::Ready, false)).start_old,
@@ -238,12 +258,13 @@ mod tests {
         );
         let kept = step(green(&Phase::Kept, false));
         assert_eq!((kept.start_old, kept.stop), (0, vec![]));
-        let mut stopped = step(green(&Phase::Kept, true)).stop;
+        assert_eq!(kept.stop_once_ready, Vec::<i64>::new());
+        let mut stopped = step(green(&Phase::Kept, true)).stop_once_ready;
         stopped.sort_unstable();
         assert_eq!(stopped, [0, 1]);
         // A new one that failed is not replaced: it is rolled back.
         let failed = replicas(5, &[Stage::Held]);
-        let step = of_group("0", &old, &failed, 2, canary());
+        let step = of_group("0", &old, &failed, (2, 2), canary());
         assert_eq!((step.start, step.sides.new_failed), (0, vec![5]));
     }
 
@@ -253,7 +274,7 @@ mod tests {
             "0",
             &replicas(0, &[Stage::Ended, Stage::Ending]),
             &[],
-            3,
+            (3, 3),
             canary(),
         );
         assert_eq!((step.start, step.sides.has_old), (3, false));
@@ -262,8 +283,9 @@ mod tests {
     #[test]
     fn a_group_that_is_gone_stays_until_old_ones_are_stopped() {
         let old = replicas(0, &[SERVING]);
-        assert_eq!(of_left_over("a", &old, canary()).stop, Vec::<i64>::new());
-        assert_eq!(of_left_over("a", &old, green(&Phase::Kept, true)).stop, [0]);
+        let stopped = |course| of_left_over("a", &old, course).stop_once_ready;
+        assert_eq!(stopped(canary()), Vec::<i64>::new());
+        assert_eq!(stopped(green(&Phase::Kept, true)), [0]);
     }
 
     fn stages() -> impl Strategy<Value = Vec<Stage>> {
@@ -276,16 +298,20 @@ mod tests {
 
     proptest! {
         /// Whatever becomes of new replicas, none of the old ones that serve is stopped before the switch, unless more serve than are
-        /// wanted; nor after it, until they were kept for long enough.
+        /// wanted; nor after it, until they were kept for long enough and all new ones serve.
         #[test]
-        fn no_healthy_old_replica_is_stopped(old in stages(), new in stages(), wanted in 0_i64..5, kept: bool) {
+        fn no_healthy_old_replica_is_stopped(
+            old in stages(), new in stages(), wanted in (0_i64..5, 0_i64..5), kept: bool, keep_over: bool,
+        ) {
             let (old, new) = (replicas(0, &old), replicas(100, &new));
             let phase = if kept { Phase::Kept } else { Phase::Preparing };
-            for course in [canary(), green(&phase, false)] {
+            for course in [canary(), green(&phase, kept && keep_over)] {
                 let step = of_group("0", &old, &new, wanted, course);
                 let serving: Vec<i64> = old.iter().filter(|one| one.stage == SERVING).map(|one| one.num).collect();
                 let stopped = serving.iter().filter(|num| step.stop.contains(num)).count();
-                prop_assert!(serving.len() - stopped >= serving.len().min(usize::try_from(wanted).unwrap()));
+                let needed = usize::try_from(wanted.0.max(wanted.1)).unwrap();
+                prop_assert!(serving.len() - stopped >= serving.len().min(needed));
+                prop_assert!(step.stop_once_ready.is_empty() || (kept && keep_over));
             }
         }
     }

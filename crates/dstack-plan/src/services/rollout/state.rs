@@ -5,6 +5,8 @@ use dstack_model::runs::{RunSpec, ServiceSpec};
 use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 
+use crate::PlanError;
+
 /// A roll-out, under way or rolled back. What the run asked for before is stored apart: it may have secrets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rollout {
@@ -77,6 +79,30 @@ pub fn rules(service: &ServiceConfiguration) -> Option<&RolloutSpec> {
     (rollout.effective_strategy() != RolloutStrategy::Rolling).then_some(rollout)
 }
 
+/// Whether each group of a service that is rolled out has replicas beside which its new ones can stand.
+///
+/// # Errors
+/// A group has none, by its name: they would get requests before they have shown what they are good for.
+pub fn check_groups(before: &RunSpec, after: &RunSpec) -> Result<(), PlanError> {
+    let (Some(rules), Some(new)) = (gradual(after), after.configuration.service()) else {
+        return Ok(());
+    };
+    let Some(old) = before.configuration.service() else {
+        return Ok(());
+    };
+    let old = old.replica_groups();
+    let is_added = |name: &String| old.iter().all(|group| group.name.as_ref() != Some(name));
+    let names = new.replica_groups().into_iter().filter_map(|group| group.name);
+    match names.into_iter().find(is_added) {
+        None => Ok(()),
+        Some(name) => Err(PlanError::new(format!(
+            "Replica group `{name}` is new or has another name, and `rollout.strategy: {}` has no replicas of it to put the new ones \
+             beside. Apply that change with `strategy: rolling` first",
+            rules.effective_strategy()
+        ))),
+    }
+}
+
 impl Rollout {
     /// A roll-out that begins now; the last job that there is was submitted then.
     pub const fn begin((deployment, from_deployment): (i64, i64), after: Time, now: Time) -> Self {
@@ -108,6 +134,47 @@ impl Rollout {
         match self.phase.is_unproven() {
             true => self.from_deployment,
             false => self.deployment,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::decode::decode_strict;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn run(fields: &Value) -> RunSpec {
+        let mut service = json!({"type": "service", "port": 80});
+        for (key, value) in fields.as_object().unwrap() {
+            service[key] = value.clone();
+        }
+        decode_strict(&json!({"repo_id": "r", "configuration": service})).unwrap()
+    }
+
+    fn groups(names: &[&str], strategy: &str) -> RunSpec {
+        let group = |name: &&str| json!({"name": name, "replicas": 1, "commands": ["a"]});
+        let groups: Vec<Value> = names.iter().map(group).collect();
+        run(&json!({"groups": groups, "rollout": {"strategy": strategy}}))
+    }
+
+    #[test]
+    fn groups_without_old_replicas_cannot_stand_beside_any() {
+        let plain = run(&json!({"commands": ["a"]}));
+        let two = groups(&["a", "b"], "rolling");
+        for (before, after) in [
+            (&plain, groups(&["a"], "canary")),
+            (&two, groups(&["a", "c"], "blue_green")),
+        ] {
+            let refused = check_groups(before, &after).unwrap_err().to_string();
+            assert!(refused.contains("with `strategy: rolling` first"), "{refused}");
+        }
+        for after in [groups(&["b"], "canary"), groups(&["a", "c"], "rolling"), plain] {
+            assert_eq!(
+                check_groups(&two, &after).map_err(|error| error.to_string()),
+                Ok(())
+            );
         }
     }
 }

@@ -12,6 +12,7 @@ use dstack_plan::fleets::{self as choice, Fleet, OFFERS_PER_FLEET};
 use dstack_plan::placement::{Candidate, Request, Wants, notice_of_processes, offers as instance_offers};
 use dstack_plan::plans::{OFFERS_SHOWN, Shown, batches, in_order, job_plan, of_all_fleets};
 use dstack_plan::queue::Placer;
+use dstack_plan::services::rollout::state::check_groups;
 use dstack_plan::validate::{effective_run_spec, has_references, missing_variables};
 use dstack_plan::volumes::Location;
 use dstack_plan::{explain, offers};
@@ -93,6 +94,9 @@ async fn current(call: &Call, effective: &RunSpec) -> Result<(Option<Run>, Apply
     };
     let updatable =
         !found.run.status().is_finished() && check_updatable(&found.run.run_spec, effective).is_ok();
+    if updatable {
+        check_groups(found.run.proven_spec(), effective)?;
+    }
     let action = if updatable {
         ApplyAction::Update
     } else {

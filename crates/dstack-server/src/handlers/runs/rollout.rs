@@ -111,7 +111,7 @@ fn deployments(run: &RunRow, jobs: &[JobRow], answered: Option<Answered>) -> Vec
             replicas,
             ready,
             share_percent: split.map(|rollout| share(run, rollout, is_new(rollout))),
-            answers: split.zip(answered).map(|(rollout, answered)| {
+            answers: split.zip(answered.filter(is_whole)).map(|(rollout, answered)| {
                 answers(match is_new(rollout) {
                     true => answered.new,
                     false => answered.old,
@@ -131,6 +131,11 @@ fn share(run: &RunRow, rollout: &Rollout, is_new: bool) -> f64 {
         _ => 0.0,
     };
     if is_new { of_new } else { 100.0 - of_new }
+}
+
+/// Whether all have told that count answers.
+const fn is_whole(answered: &Answered) -> bool {
+    !answered.new.is_partial
 }
 
 fn answers(answers: Answers) -> RolloutAnswers {

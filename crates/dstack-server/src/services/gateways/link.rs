@@ -84,6 +84,8 @@ struct State {
     /// Host names of models that it was told of, by this connection.
     entrypoints: HashSet<Name>,
     refused: BTreeMap<Name, Refused>,
+    /// Services of which it was not told how their requests are split: until then, it is not tried again.
+    unsplit: HashMap<Name, Instant>,
     /// Requests to services that scale, when they were counted last.
     counted: Option<(Instant, HashMap<RunId, Windows>)>,
     /// What both sides of roll-outs have answered, when that was asked last.
@@ -138,6 +140,7 @@ impl Link {
                 busy: HashSet::new(),
                 entrypoints: HashSet::new(),
                 refused: BTreeMap::new(),
+                unsplit: HashMap::new(),
                 counted: None,
                 rollouts: None,
                 reached: None,
@@ -330,6 +333,21 @@ impl Link {
         state.busy.insert(name.clone())
     }
 
+    /// Whether it is to be told now how the requests to a service are split.
+    fn may_be_split(&self, name: &Name) -> bool {
+        let state = self.state.lock();
+        let until = state.unsplit.get(name);
+        until.is_none_or(|until| Instant::now() >= *until)
+    }
+
+    /// It was not told how the requests to a service are split.
+    fn note_unsplit(&self, name: Name) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.unsplit.retain(|_, until| *until > now);
+        state.unsplit.insert(name, now + RETRY_INTERVAL);
+    }
+
     /// It took the service, and the replicas that it was told of.
     fn note_success(&self, name: &Name) {
         self.state.lock().refused.remove(name);
@@ -497,8 +515,11 @@ async fn count_rollouts(link: &Link, client: &GatewayClient) {
     link.state.lock().rollouts = Some((Instant::now(), counted));
 }
 
-/// Begins to tell how the requests to a service are split, unless it is being told of.
+/// Begins to tell how the requests to a service are split, unless it is being told of, or that was refused just now.
 fn begin_split(link: &Arc<Link>, client: &GatewayClient, run: RunId, name: Name, split: Option<Split>) {
+    if !link.may_be_split(&name) {
+        return;
+    }
     let Some(turn) = Turn::begin(link, &name, Some(run), &BTreeSet::new()) else {
         return;
     };
@@ -507,7 +528,8 @@ fn begin_split(link: &Arc<Link>, client: &GatewayClient, run: RunId, name: Name,
         let _place = turn.link.places.acquire().await;
         if let Err(error) = client.split(&name.0, &name.1, split.as_ref()).await {
             tracing::warn!(gateway.replica = %turn.link.replica, run = name.1, error = %chain(&error), "a gateway is told later how requests are split");
-            tokio::time::sleep(RETRY_INTERVAL).await;
+            // The pause is not a part of the turn: meanwhile the gateway hears of the service's replicas.
+            turn.link.note_unsplit(name);
         }
     });
 }
