@@ -23,6 +23,9 @@ use crate::template::{Item, Reader, Scope};
 /// More than any account has: an API that never says that a page is the last is not asked for ever.
 const MAX_PAGES: i64 = 500;
 
+/// Most entries that a list may have: they are all kept until the last page is there.
+const MAX_ENTRIES: usize = 10_000;
+
 /// Why a request has no answer that can be used.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -122,18 +125,39 @@ impl Client {
 
     /// All entries of a list, page by page.
     pub(crate) async fn list(&self, list: &List, scope: &Scope) -> Result<Vec<Json>, Failure> {
-        let mut all = Vec::new();
+        let mut all: Vec<Json> = Vec::new();
+        let mut last_page = 0;
         let mut query = list.pages.as_ref().map(first_page).unwrap_or_default();
         for number in 0..MAX_PAGES {
             let answer = self.send_with(&list.request, scope, &query).await?;
+            if answer.is_null() {
+                let text = "the answer is empty where a list has to be";
+                return Err(self.malformed(text.to_owned()).into());
+            }
             let answer = Item::new(&answer, scope);
             let entries = entries(&list.items, &answer).map_err(|text| self.malformed(text))?;
             let next = list
                 .pages
                 .as_ref()
                 .and_then(|pages| next_page(pages, number, &answer, entries.is_empty()));
+            // An API that does not know the parameter answers with the first page for ever.
+            if number > 0 && !entries.is_empty() && all.get(last_page..) == Some(entries.as_slice()) {
+                let text = "two pages of a list are the same: `pages` does not ask for the next one as the API wants it";
+                return Err(self.malformed(text.to_owned()).into());
+            }
+            last_page = all.len();
             all.extend(entries);
+            if all.len() > MAX_ENTRIES {
+                let text = format!("a list has more than {MAX_ENTRIES} entries");
+                return Err(self.malformed(text).into());
+            }
             match next {
+                // Where nothing was on the page, the API names it once more as the last.
+                Some(next) if next == query && last_page == all.len() => return Ok(all),
+                Some(next) if next == query => {
+                    let text = "a page of a list names itself as the next one";
+                    return Err(self.malformed(text.to_owned()).into());
+                }
                 Some(next) => query = next,
                 None => return Ok(all),
             }
@@ -230,12 +254,15 @@ fn headers(manifest: &Manifest, config: &ManifestConfig) -> Result<Vec<(HeaderNa
     Ok(all)
 }
 
-/// What is read as a list: an array, or the values of an object. Null is an empty one.
+/// What is read as a list: an array, or the values of an object. Null is none: an answer that lacks the list may not pass for one without
+/// machines.
 pub(crate) fn entries(items: &Reader, answer: &Item<'_>) -> Result<Vec<Json>, String> {
     match items.read(answer)? {
         Json::Array(entries) => Ok(entries),
         Json::Object(fields) => Ok(fields.into_iter().map(|(_, value)| value).collect()),
-        Json::Null => Ok(Vec::new()),
+        Json::Null => Err(format!(
+            "{items} finds null: where that is an empty list, an expression says so (`{{{{ item.data or [] }}}}`)"
+        )),
         _ => Err(format!("{items} finds no list")),
     }
 }
@@ -339,14 +366,20 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_arrays_or_objects_or_nothing() {
+    fn lists_are_arrays_or_objects_and_null_is_none() {
         let entries_of = |items: &str, answer: &Json| {
             let reader: Reader = decode_strict(&json!(items)).unwrap();
             entries(&reader, &Item::new(answer, &Scope::default()))
         };
         assert_eq!(entries_of("", &json!([1, 2])).unwrap(), [1, 2]);
         assert_eq!(entries_of("/data", &json!({"data": {"a": 1}})).unwrap(), [1]);
-        assert!(entries_of("/data", &json!({"data": null})).unwrap().is_empty());
+        assert!(entries_of("/data", &json!({"data": []})).unwrap().is_empty());
+        for nothing in [json!(null), json!({"data": null})] {
+            entries_of("", &json!(null)).unwrap_err();
+            entries_of("/data", &nothing).unwrap_err();
+        }
+        let meant = entries_of("{{ item.data or [] }}", &json!({"data": null}));
+        assert!(meant.unwrap().is_empty());
         assert_eq!(
             entries_of("/data", &json!({})).unwrap_err(),
             "`/data` finds nothing"

@@ -10,7 +10,7 @@ use dstack_backend::Env;
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
     Backend, BackendKind, Call, ComputeError, ConfigureError, Journal, Known, Lifecycle, Machine,
-    MachineRequest, Marks, OwnedKind, Owner, Removal, Sign, Step,
+    MachineRequest, Marks, Owned, OwnedKind, Owner, Removal, Sign, Step,
 };
 use dstack_decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
@@ -253,11 +253,33 @@ fn public_key(env: &Env) -> String {
 #[derive(Debug, Default)]
 struct Notes(Mutex<Json>);
 
+impl Notes {
+    fn kept(&self) -> Json {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn call(&self, env: &Env) -> Result<Call<'_>, ComputeError> {
+        Call::new(Arc::clone(&env.clock), self, &self.kept())
+    }
+}
+
 #[async_trait]
 impl Journal for Notes {
     async fn keep(&self, notes: &Json) -> Result<(), String> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = notes.clone();
         Ok(())
+    }
+}
+
+/// Takes what is noted, and says that it cannot be kept: nothing is asked for then.
+#[derive(Debug, Default)]
+struct Refusing(Notes);
+
+#[async_trait]
+impl Journal for Refusing {
+    async fn keep(&self, notes: &Json) -> Result<(), String> {
+        self.0.keep(notes).await?;
+        Err("nothing is to be asked for".to_owned())
     }
 }
 
@@ -281,16 +303,6 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
-    fn call(&self) -> Result<Call<'_>, ComputeError> {
-        let noted = self
-            .notes
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        Call::new(Arc::clone(&self.env.clock), &self.notes, &noted)
-    }
-
     fn known(&self, place: Option<JobProvisioningData>) -> Known<Machine> {
         Known {
             marks: self.want.marks.clone(),
@@ -328,24 +340,81 @@ impl Life<'_> {
             Some(trouble) => report.wrong("make", format!("{ready}, but on the way: {trouble}")),
         };
         report.add("found by its marks", self.find_by_marks(&place.instance_id).await);
+        report.add(
+            "found after a lost answer",
+            self.find_again(&place.instance_id).await,
+        );
         self.look_at(place, report).await;
     }
 
     async fn find_by_marks(&self, id: &str) -> Result<String, String> {
-        let ids = self.marked().await.map_err(|error| error.to_string())?;
+        let found = self.marked().await.map_err(|error| error.to_string())?;
+        let ids: Vec<&str> = found.iter().map(|owned| owned.id.as_str()).collect();
         match ids.as_slice() {
             [] => Err(format!(
                 "no list has it: {} (machine.read.name) has to be the `{{{{ name }}}}` that it was made with",
                 self.manifest.machine.read.name
             )),
-            [one] if one == id => Ok("once, by the same id".to_owned()),
+            [one] if *one == id => Ok("once, by the same id".to_owned()),
             ids => Err(format!("{} instead of {id}", ids.join(", "))),
+        }
+    }
+
+    /// Makes it once more from notes that say that it was asked for, and not what came of it: it has to be found, and is not asked for.
+    async fn find_again(&self, id: &str) -> Result<String, String> {
+        let notes = self.lost_answer().await.map_err(|error| error.to_string())?;
+        let mut doing = String::new();
+        let find = async {
+            loop {
+                let call = notes.call(self.env).map_err(|error| error.to_string())?;
+                let pause = match self.machines.ensure(&self.want, &call).await {
+                    Ok(Step::Ready(place)) if place.instance_id == id => {
+                        return Ok("it is, by the same id".to_owned());
+                    }
+                    Ok(Step::Ready(place)) => return Err(format!("{} instead of {id}", place.instance_id)),
+                    Ok(Step::Underway {
+                        doing: now, again, ..
+                    }) => {
+                        doing = now;
+                        again
+                    }
+                    Err(ComputeError::Throttled { after, details }) => {
+                        doing = details;
+                        after
+                    }
+                    Err(error) if error.is_transient() || matches!(error, ComputeError::Unclear(_)) => {
+                        doing = error.to_string();
+                        RETRY_INTERVAL
+                    }
+                    Err(error) => return Err(error.to_string()),
+                };
+                tokio::time::sleep(pause).await;
+            }
+        };
+        // It is asked for again only when a call's whole time has passed besides.
+        match timeout(self.manifest.machine.listed_within.to_duration(), find).await {
+            Ok(found) => found,
+            Err(_) => Err(format!(
+                "it would be made a second time, as machine.find (or machine.lists) and {} (machine.read.name) \
+                 do not find it by its `{{{{ name }}}}`: {doing}",
+                self.manifest.machine.read.name
+            )),
+        }
+    }
+
+    /// What is noted when the machine was asked for a moment ago, and nobody knows what came of it.
+    async fn lost_answer(&self) -> Result<Notes, ComputeError> {
+        let refusing = Refusing::default();
+        let call = Call::new(Arc::clone(&self.env.clock), &refusing, &Json::Null)?;
+        match self.machines.ensure(&self.want, &call).await {
+            Err(ComputeError::NotWritten(_)) | Ok(_) => Ok(refusing.0),
+            Err(error) => Err(error),
         }
     }
 
     async fn until_ready(&self, way: &mut Way) -> Result<JobProvisioningData, String> {
         loop {
-            let call = self.call().map_err(|error| error.to_string())?;
+            let call = self.notes.call(self.env).map_err(|error| error.to_string())?;
             let pause = match self.machines.ensure(&self.want, &call).await {
                 Ok(Step::Ready(place)) => return Ok(place),
                 Ok(Step::Underway { doing, again, .. }) => {
@@ -364,13 +433,13 @@ impl Life<'_> {
         }
     }
 
-    /// The ids of all that carries the marks.
-    async fn marked(&self) -> Result<Vec<String>, ComputeError> {
+    /// All that carries the marks.
+    async fn marked(&self) -> Result<Vec<Owned>, ComputeError> {
         let all = self.backend.inventory().await?;
         let own = all
             .into_iter()
             .filter(|owned| owned.kind == OwnedKind::Machine && owned.mark.is_for(&self.want.marks));
-        Ok(own.map(|owned| owned.id).collect())
+        Ok(own.collect())
     }
 
     async fn look_at(&self, place: JobProvisioningData, report: &mut Report<'_>) {
@@ -382,12 +451,13 @@ impl Life<'_> {
         };
     }
 
-    /// Removed, removed again, and gone from the lists.
+    /// Removed, removed again by what is known without notes, and gone from the lists.
     async fn be_removed(&self, place: Option<JobProvisioningData>, report: &mut Report<'_>) {
         let known = self.known(place);
-        for step in ["remove", "remove again"] {
+        let no_notes = Notes::default();
+        for (step, notes) in [("remove", &self.notes), ("remove again", &no_notes)] {
             let last = Mutex::new(String::new());
-            match timeout(REMOVAL_LIMIT, self.until_gone(&known, &last)).await {
+            match timeout(REMOVAL_LIMIT, self.until_gone(&known, notes, &last)).await {
                 Ok(()) => report.right(step, "gone"),
                 Err(_) => {
                     let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -399,14 +469,48 @@ impl Life<'_> {
         }
         match self.marked().await {
             Ok(left) if left.is_empty() => report.right("inventory", "nothing is left"),
-            Ok(left) => report.wrong("inventory", format!("left: {}", left.join(", "))),
+            Ok(left) => report.wrong("inventory", self.rest_is_removed(left).await),
             Err(error) => report.wrong("inventory", error.to_string()),
         };
     }
 
-    async fn until_gone(&self, known: &Known<Machine>, last: &Mutex<String>) {
+    /// Removes what is left by the ids of the lists; what became of it.
+    async fn rest_is_removed(&self, left: Vec<Owned>) -> String {
+        let ids: Vec<&str> = left.iter().map(|owned| owned.id.as_str()).collect();
+        let ids = ids.join(", ");
+        let last = Mutex::new(String::new());
+        match timeout(REMOVAL_LIMIT, self.until_none_is_left(&last)).await {
+            Ok(()) => format!("{ids} was left, and is removed now by the id of the list"),
+            Err(_) => {
+                let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
+                format!("left: {ids}. Remove it at {}: {last}", self.manifest.title)
+            }
+        }
+    }
+
+    async fn until_none_is_left(&self, last: &Mutex<String>) {
         loop {
-            let removed = match self.call() {
+            match self.remove_left().await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => *last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string(),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Whether nothing was left.
+    async fn remove_left(&self) -> Result<bool, ComputeError> {
+        let left = self.marked().await?;
+        for owned in &left {
+            self.backend.remove_owned(owned).await?;
+        }
+        Ok(left.is_empty())
+    }
+
+    async fn until_gone(&self, known: &Known<Machine>, notes: &Notes, last: &Mutex<String>) {
+        loop {
+            let removed = match notes.call(self.env) {
                 Ok(call) => self.machines.remove(known, &call).await,
                 Err(error) => Err(error),
             };

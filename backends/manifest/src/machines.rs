@@ -141,7 +141,7 @@ impl Lifecycle<Machine> for Machines {
         let (within, again) = (self.listed_within(), self.rules().end_interval.to_duration());
         let find = || self.find(&name, call);
         let delete = async |machine: Made| {
-            let told = self.terminate(&machine.id).await?;
+            let told = self.terminate_all(&machine.id, &name).await?;
             Ok(machine.removal_within(within, call, told, again))
         };
         call.unmake(MACHINE, machine, within, find, delete).await
@@ -229,6 +229,13 @@ impl Machines {
 
     /// One of this name that the vendor is not removing.
     async fn find(&self, name: &str, call: &Call<'_>) -> Result<Option<Made>, ComputeError> {
+        let named = self.named(name).await?;
+        let found = named.into_iter().find(|machine| machine.state != State::Ending);
+        Ok(found.map(|machine| Made::now(machine.id, call)))
+    }
+
+    /// All of this name that are there.
+    async fn named(&self, name: &str) -> Result<Vec<Seen>, ComputeError> {
         let scope = self.scope.with("name", name);
         let rules = self.rules();
         let lists = if rules.find.is_empty() {
@@ -236,13 +243,18 @@ impl Machines {
         } else {
             &rules.find
         };
-        let machines = self.machines_of(lists, &scope).await?;
-        let is_it =
-            |machine: &Seen| machine.name == name && !matches!(machine.state, State::Ending | State::Ended);
-        Ok(machines
-            .into_iter()
-            .find(is_it)
-            .map(|machine| Made::now(machine.id, call)))
+        let has_pages = lists.iter().any(|list| list.pages.is_some());
+        // What moves from one page to another while they are asked for is on none of them.
+        let times = if has_pages { 2 } else { 1 };
+        let mut named = Vec::new();
+        for _ in 0..times {
+            named = self.machines_of(lists, &scope).await?;
+            named.retain(|machine| machine.name == name && machine.state != State::Ended);
+            if !named.is_empty() {
+                break;
+            }
+        }
+        Ok(named)
     }
 
     async fn all_machines(&self) -> Result<Vec<Seen>, ComputeError> {
@@ -272,12 +284,27 @@ impl Machines {
             answer => answer?,
         };
         let found = show.item.find(&Item::new(&answer, &scope));
-        let entry = match found {
-            Some(Json::Array(entries)) => entries.into_iter().next(),
-            other => other,
+        let entries = match found {
+            Some(Json::Array(entries)) => entries,
+            other => other.into_iter().collect(),
         };
-        let entry = entry.ok_or_else(|| self.unread("a machine", "machine.show.item", &show.item))?;
-        self.seen(entry).map(Some)
+        if entries.is_empty() {
+            return Err(self.unread("a machine", "machine.show.item", &show.item));
+        }
+        let seen: Vec<Seen> = entries
+            .into_iter()
+            .map(|entry| self.seen(entry))
+            .collect::<Result<_, _>>()?;
+        match seen.into_iter().find(|machine| machine.id == id) {
+            Some(machine) => Ok(Some(machine)),
+            None => {
+                let reader = &self.rules().read.id;
+                let text = format!(
+                    "machine.show was asked for {id}, and {reader} (machine.read.id) finds another id in its answer"
+                );
+                Err(self.odd(text))
+            }
+        }
     }
 
     fn seen(&self, json: Json) -> Result<Seen, ComputeError> {
@@ -344,6 +371,29 @@ impl Machines {
             internal_ip,
             ..machine_place(offer, machine.id.clone(), address, &user, port)
         }))
+    }
+
+    /// As [`Machines::terminate`], of whatever else is there under the name as well: the id that was noted may not be that of the machine,
+    /// where the manifest reads another one.
+    async fn terminate_all(&self, id: &str, name: &str) -> Result<Removal, ComputeError> {
+        let told = self.terminate(id).await;
+        if matches!(
+            told,
+            Ok(Removal::Underway { .. }) | Err(ComputeError::Throttled { .. })
+        ) {
+            return told;
+        }
+        let mut others = self.named(name).await?;
+        others.retain(|machine| machine.id != id);
+        for other in &others {
+            self.terminate(&other.id).await?;
+        }
+        match others.is_empty() {
+            true => told,
+            false => Ok(Removal::Underway {
+                again: self.rules().end_interval.to_duration(),
+            }),
+        }
     }
 
     /// Gone when it is not there any more, or only listed.

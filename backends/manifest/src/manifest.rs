@@ -238,7 +238,7 @@ pub struct List {
     /// The request.
     #[decode(flatten)]
     pub request: Request,
-    /// Where the list is: an array, or an object, whose values are taken. Null is an empty one.
+    /// Where the list is: an array, or an object, whose values are taken. Null is an error, unless an expression reads it as `[]`.
     pub items: Reader,
     /// How further pages are asked for; all is on one when unset.
     pub pages: Option<Pages>,

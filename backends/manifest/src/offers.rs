@@ -122,7 +122,7 @@ impl Machines {
     }
 
     /// That an answer is not as the manifest says.
-    fn odd(&self, details: String) -> ComputeError {
+    pub(crate) fn odd(&self, details: String) -> ComputeError {
         compute_error(&self.client.malformed(details))
     }
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use dstack_decode::yaml::{self, ConfigError, ConfigErrors, Spans};
 use dstack_decode::{Loc, Regex};
 use dstack_model::backends::BackendType;
-use http::HeaderName;
+use http::{HeaderName, Method};
 use serde_json::Value as Json;
 
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Request};
 use crate::template::names_in;
 
 /// Names of fields of configurations that all backends have.
@@ -47,6 +47,7 @@ pub fn read(text: &str, file: &str) -> Result<Manifest, ConfigErrors> {
         .unwrap_or_default();
     let mut wrong = of_fields(&manifest);
     wrong.extend(of_states(&manifest));
+    wrong.extend(of_repetition(&manifest));
     wrong.extend(of_names(&manifest, &document));
     if wrong.is_empty() {
         return Ok(manifest);
@@ -155,6 +156,68 @@ fn of_states(manifest: &Manifest) -> Vec<Wrong> {
         }
     }
     found
+}
+
+/// What is sent again when its answer is lost changes nothing; what changes something is sent where its answer is noted.
+fn of_repetition(manifest: &Manifest) -> Vec<Wrong> {
+    let machine = &manifest.machine;
+    let mut reading: Vec<(Vec<Loc>, &Request)> = Vec::new();
+    let key = |name: &'static str| Loc::Key(name.into());
+    let at = |path: &[&'static str]| -> Vec<Loc> { path.iter().map(|name| key(name)).collect() };
+    let nth = |path: &[&'static str], index| [at(path), vec![Loc::Index(index)]].concat();
+    reading.extend(indexed(&manifest.check).map(|(n, check)| (nth(&["check"], n), &check.request)));
+    if let Some(free) = &manifest.offers.free {
+        reading.push((at(&["offers", "free"]), &free.list.request));
+    }
+    if let Some(sold) = &manifest.offers.list {
+        reading.push((at(&["offers", "list"]), &sold.list.request));
+    }
+    reading.extend(indexed(&machine.before).map(|(n, lookup)| {
+        let path = nth(&["machine", "before"], n);
+        (path, &lookup.list.request)
+    }));
+    for (name, lists) in [("lists", &machine.lists), ("find", &machine.find)] {
+        reading.extend(indexed(lists).map(|(n, list)| (nth(&["machine", name], n), &list.request)));
+    }
+    if let Some(show) = &machine.show {
+        reading.push((at(&["machine", "show"]), &show.request));
+    }
+    let mut changing = vec![
+        (at(&["machine", "make"]), &machine.make.request),
+        (at(&["machine", "remove"]), &machine.remove.request),
+    ];
+    if let Some(rules) = &machine.ssh_key {
+        reading.push((at(&["machine", "ssh_key", "list"]), &rules.list.request));
+        changing.push((at(&["machine", "ssh_key", "add"]), &rules.add));
+    }
+    let reading = reading.into_iter().filter(|(_, request)| !only_reads(request));
+    let reading = reading.map(|(path, _)| Wrong {
+        path,
+        message: "it is only to read: `get`, or `post` with `reads: true` where that changes nothing"
+            .to_owned(),
+    });
+    let changing = changing
+        .into_iter()
+        .filter(|(_, request)| only_reads(request) || request.reads);
+    let changing = changing.map(|(path, _)| Wrong {
+        path,
+        message: "it changes something, and must not be sent again by itself: neither `get` nor `reads`"
+            .to_owned(),
+    });
+    reading.chain(changing).collect()
+}
+
+fn indexed<T>(items: &[T]) -> impl Iterator<Item = (usize, &T)> {
+    items.iter().enumerate()
+}
+
+/// Whether a request says that it changes nothing.
+fn only_reads(request: &Request) -> bool {
+    match request.target.method {
+        Method::GET => true,
+        Method::POST => request.reads,
+        _ => false,
+    }
 }
 
 /// Texts with placeholders use what is at hand where they stand.
@@ -305,6 +368,31 @@ mod tests {
                 "catalog: lambdalabs",
                 "catalog: nimbus",
                 "the catalogue has no provider `nimbus`",
+            ),
+            (
+                "post: instance-operations/launch",
+                "reads: true\n    post: instance-operations/launch",
+                "`machine.make`: it changes something",
+            ),
+            (
+                "post: instance-operations/launch",
+                "get: instance-operations/launch",
+                "`machine.make`: it changes something",
+            ),
+            (
+                "post: instance-operations/terminate",
+                "reads: true\n    post: instance-operations/terminate",
+                "`machine.remove`: it changes something",
+            ),
+            (
+                "{get: instances,",
+                "{post: instances,",
+                "`machine.lists[0]`: it is only to read",
+            ),
+            (
+                "    get: instances/{{ id }}",
+                "    delete: instances/{{ id }}",
+                "`machine.show`: it is only to read",
             ),
             (
                 "post: instance-operations/launch",

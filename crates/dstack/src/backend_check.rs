@@ -23,9 +23,10 @@ mod with_manifests {
     use dstack_backend::Env;
     use dstack_backends::manifest::{Choice, Finding, Manifest, check_life, read};
     use dstack_catalog::{Catalog, Settings as CatalogSettings};
-    use dstack_http::{ClientOptions, LazyClient};
+    use dstack_http::{ClientOptions, LazyClient, Redirects};
     use dstack_model::backends::BackendType;
     use dstack_system::{Random, SystemClock, chain};
+    use tokio::signal::unix::{SignalKind, signal};
 
     use super::{BackendCheckArgs, ExitCode, Ui};
 
@@ -62,12 +63,27 @@ mod with_manifests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| chain(&error).to_string())?;
         let mut tell = |finding: &Finding| ui.say(line(finding));
-        let stop = async {
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        Ok(runtime.block_on(check_life(
+            &env,
+            &manifest,
+            &fields,
+            &choice,
+            interrupted(),
+            &mut tell,
+        )))
+    }
+
+    /// Until somebody wants it to end: at the terminal, or as whatever runs it for others does.
+    async fn interrupted() {
+        let (Ok(mut interrupt), Ok(mut terminate)) =
+            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+        else {
+            return std::future::pending().await;
         };
-        Ok(runtime.block_on(check_life(&env, &manifest, &fields, &choice, stop, &mut tell)))
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
     }
 
     fn line(finding: &Finding) -> String {
@@ -106,7 +122,11 @@ mod with_manifests {
         Ok(Env {
             clock: Arc::new(SystemClock),
             random: Random::system(),
-            transport: Arc::new(LazyClient::new(ClientOptions::default())),
+            // As the server has it.
+            transport: Arc::new(LazyClient::new(ClientOptions {
+                redirects: Redirects::Never,
+                ..ClientOptions::default()
+            })),
             catalog: Arc::new(catalog),
             endpoints: url.map(|url| (kind, url)).into_iter().collect::<HashMap<_, _>>(),
             own_url: None,

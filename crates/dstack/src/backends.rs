@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dstack_backend::Env;
 use dstack_catalog::{Catalog, REFRESH_INTERVAL, Settings as CatalogSettings};
-use dstack_http::{ClientOptions, LazyClient};
+use dstack_http::{ClientOptions, LazyClient, Redirects};
 use dstack_model::backends::BackendType;
 use dstack_server::{ServerOptions, Settings};
 use dstack_store::Database;
@@ -31,7 +31,11 @@ pub(crate) fn install(
     let env = Env {
         clock: Arc::clone(&options.clock),
         random: options.random.clone(),
-        transport: Arc::new(LazyClient::new(ClientOptions::default())),
+        // Headers with keys, of whatever name, would be sent to where a redirect leads.
+        transport: Arc::new(LazyClient::new(ClientOptions {
+            redirects: Redirects::Never,
+            ..ClientOptions::default()
+        })),
         catalog: Arc::clone(&catalog),
         endpoints: endpoints(settings)?,
         own_url: Url::parse(&settings.server_url()).ok(),

@@ -197,6 +197,7 @@ mod lambda {
                 "offers",
                 "make",
                 "found by its marks",
+                "found after a lost answer",
                 "look",
                 "remove",
                 "remove again",
@@ -230,6 +231,24 @@ mod lambda {
                 "id: /data/id",
                 "make",
                 "`/data/id` (machine.make.id in the manifest) finds nothing",
+            ),
+            (
+                "id: /data/instance_ids/0",
+                "id: \"{{ 'order-' ~ item.data.instance_ids[0] }}\"",
+                "make",
+                "does not have the machine any more",
+            ),
+            (
+                "  show:\n",
+                "  find:\n    - get: instances\n      items: \"{{ item.data | rejectattr('name', 'equalto', name) | list }}\"\n  show:\n",
+                "found after a lost answer",
+                "it would be made a second time",
+            ),
+            (
+                "id: /id\n    name: /name\n    state: /status",
+                "id: \"{{ item.id ~ '-x' }}\"\n    name: /name\n    state: /status",
+                "make",
+                "finds another id",
             ),
             (
                 "{get: instances, items: /data}",

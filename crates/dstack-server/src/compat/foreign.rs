@@ -6,7 +6,7 @@ use axum::http::{Response, header};
 use dstack_model::backends::BackendType;
 use serde_json::{Map, Value, json};
 
-use crate::error::{ApiError, Result, json_bytes};
+use crate::error::{ApiError, Result};
 
 /// What stands there instead.
 const STAND_IN: BackendType = BackendType::Dstack;
@@ -22,10 +22,14 @@ pub(crate) async fn answer(answer: Response<Body>) -> Result<Response<Body>> {
     if names.is_empty() || !is_json || !answer.status().is_success() {
         return Ok(answer);
     }
-    let status = answer.status();
-    let whole = to_bytes(answer.into_body(), usize::MAX).await;
+    let (mut head, body) = answer.into_parts();
+    let whole = to_bytes(body, usize::MAX).await;
     let whole = whole.map_err(ApiError::internal)?;
-    Ok(json_bytes(status, rewritten(whole, &names)))
+    let told = rewritten(whole, &names);
+    if head.headers.contains_key(header::CONTENT_LENGTH) {
+        head.headers.insert(header::CONTENT_LENGTH, told.len().into());
+    }
+    Ok(Response::from_parts(head, Body::from(told)))
 }
 
 fn rewritten(whole: Bytes, names: &[BackendType]) -> Bytes {
@@ -39,36 +43,46 @@ fn rewritten(whole: Bytes, names: &[BackendType]) -> Bytes {
     };
     match &mut value {
         // The list of types.
-        Value::Array(items) if items.iter().all(Value::is_string) => items.retain(|item| !is_foreign(item)),
-        value => rewrite(value),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            items.retain(|item| !is_foreign(item, names))
+        }
+        value => rewrite(value, names),
     }
     serde_json::to_vec(&value).map_or(whole, Bytes::from)
 }
 
-fn rewrite(value: &mut Value) {
+/// Fields whose names are chosen by users.
+const OF_USERS: [&str; 2] = ["env", "tags"];
+
+fn rewrite(value: &mut Value, names: &[BackendType]) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(rewrite),
+        Value::Array(items) => items.iter_mut().for_each(|item| rewrite(item, names)),
         Value::Object(fields) => {
             for name in ["backend", "base_backend"] {
-                if let Some(kind) = fields.get_mut(name).filter(|kind| is_foreign(kind)) {
+                if let Some(kind) = fields.get_mut(name).filter(|kind| is_foreign(kind, names)) {
                     *kind = json!(STAND_IN);
                 }
             }
             if let Some(Value::Array(backends)) = fields.get_mut("backends") {
-                list(backends);
+                list(backends, names);
             }
-            fields.values_mut().for_each(rewrite);
+            let of_dstack = fields
+                .iter_mut()
+                .filter(|(name, _)| !OF_USERS.contains(&name.as_str()));
+            of_dstack.for_each(|(_, field)| rewrite(field, names));
         }
         _ => {}
     }
 }
 
 /// Types, or what a project has configured of them.
-fn list(backends: &mut Vec<Value>) {
+fn list(backends: &mut Vec<Value>, names: &[BackendType]) {
     for backend in backends.iter_mut() {
         match backend {
-            Value::Object(info) if info.get("name").is_some_and(is_foreign) => stand_in(info),
-            kind if is_foreign(kind) => *kind = json!(STAND_IN),
+            Value::Object(info) if info.get("name").is_some_and(|name| is_foreign(name, names)) => {
+                stand_in(info)
+            }
+            kind if is_foreign(kind, names) => *kind = json!(STAND_IN),
             _ => {}
         }
     }
@@ -85,9 +99,11 @@ fn stand_in(info: &mut Map<String, Value>) {
     );
 }
 
-fn is_foreign(value: &Value) -> bool {
-    let name = value.as_str().and_then(BackendType::of_any_name);
-    name.is_some_and(|kind| !kind.is_built_in())
+/// Words of users that could be names are none: only those that are kept count, and none is kept for this.
+fn is_foreign(value: &Value, names: &[BackendType]) -> bool {
+    value
+        .as_str()
+        .is_some_and(|text| names.iter().any(|name| name.as_str() == text))
 }
 
 #[cfg(test)]
@@ -106,7 +122,7 @@ mod tests {
 
     fn of(kind: &str) -> Value {
         json!([{
-            "name": kind, "run_spec": {"profile": {"backends": ["aws", kind, "dstack"]}, "configuration": {"env": {"x": kind}}},
+            "name": kind, "run_spec": {"profile": {"backends": ["aws", kind, "dstack"]}, "configuration": {"env": {"x": kind, "backend": kind}, "tags": {"backend": kind}}},
             "jobs": [{"job_submissions": [{"job_provisioning_data": {"backend": kind, "base_backend": kind, "region": "a"}}]}],
             "backends": [{"name": kind, "config": {"type": kind, "project": "p"}}, {"name": "aws", "config": {"type": "aws"}}],
             "backend": null,
@@ -123,7 +139,14 @@ mod tests {
         BackendType::register("nimbus").unwrap();
         let told = seen(&of("nimbus")).await;
         assert_eq!(told[0]["name"], "nimbus", "it is the name of a run");
-        assert_eq!(told[0]["run_spec"]["configuration"]["env"]["x"], "nimbus");
+        let untouched = &of("nimbus")[0]["run_spec"]["configuration"];
+        assert_eq!(&told[0]["run_spec"]["configuration"], untouched);
+        let words = json!({"backend": "nccl", "backends": ["nimbus", "gloo"]});
+        assert_eq!(
+            seen(&words).await,
+            json!({"backend": "nccl", "backends": ["dstack", "gloo"]})
+        );
+        assert!(!BackendType::foreign().iter().any(|kind| kind.as_str() == "nccl"));
         assert_eq!(
             told[0]["run_spec"]["profile"]["backends"],
             json!(["aws", "dstack"])
@@ -138,5 +161,10 @@ mod tests {
         assert_eq!(told[0]["backends"][1]["name"], "aws");
         assert_eq!(seen(&json!(["aws", "nimbus"])).await, json!(["aws"]));
         assert_eq!(seen(&of("gcp")).await, of("gcp"));
+        let mut with_header = json_response(StatusCode::OK, &of("nimbus"));
+        with_header
+            .headers_mut()
+            .insert(header::ETAG, "a".parse().unwrap());
+        assert_eq!(answer(with_header).await.unwrap().headers()[header::ETAG], "a");
     }
 }
