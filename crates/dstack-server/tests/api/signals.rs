@@ -48,7 +48,11 @@ async fn the_page_of_a_replica_is_read_when_somebody_asks_for_it() {
         counted.fetch_add(1, Ordering::SeqCst);
         async { "vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"1\"} 4\n" }
     };
-    let (server, job, _stop) = serving(Router::new().route("/stats", get(page))).await;
+    let elsewhere = || async { "vllm:num_requests_waiting 9\n" };
+    let replica = Router::new()
+        .route("/stats", get(page))
+        .route("/elsewhere", get(elsewhere));
+    let (server, job, _stop) = serving(replica).await;
     let services = &server.state.services;
     assert_eq!(
         services.told(&[job], "/stats", MINUTE),
@@ -68,6 +72,10 @@ async fn the_page_of_a_replica_is_read_when_somebody_asks_for_it() {
         "nobody knows of the other one"
     );
     assert_eq!(services.told(&[job], "/elsewhere", MINUTE), Told::default());
+    until("its other page is read", async || {
+        services.told(&[job], "/elsewhere", MINUTE).queue == Observed::Is(9.0)
+    })
+    .await;
 }
 
 #[tokio::test]
