@@ -402,11 +402,26 @@ impl Machines {
         let underway = Removal::Underway {
             again: rules.end_interval.to_duration(),
         };
-        match self.machine(id).await?.map(|machine| machine.state) {
-            None | Some(State::Ended) => return Ok(Removal::Gone),
-            Some(State::Ending) => return Ok(underway),
-            Some(State::Starting | State::Running | State::Failed) => {}
+        let machine = match self.machine(id).await {
+            Err(error) if !matches!(error, ComputeError::Throttled { .. }) => {
+                // It is to go, also where nobody understands how it is. Gone it is only when the vendor says so.
+                self.ask_to_remove(id).await?;
+                return Err(error);
+            }
+            machine => machine?,
+        };
+        match machine.map(|machine| machine.state) {
+            None | Some(State::Ended) => Ok(Removal::Gone),
+            Some(State::Ending) => Ok(underway),
+            Some(State::Starting | State::Running | State::Failed) => {
+                self.ask_to_remove(id).await?;
+                Ok(underway)
+            }
         }
+    }
+
+    async fn ask_to_remove(&self, id: &str) -> Result<(), ComputeError> {
+        let rules = self.rules();
         let missing = rules.remove.missing.as_ref();
         let missing = missing.or_else(|| rules.show.as_ref().map(|show| &show.missing));
         let scope = self.scope.with("id", id);
@@ -415,10 +430,8 @@ impl Machines {
             .send_for_any_answer(&rules.remove.request, &scope)
             .await
         {
-            Ok(()) => Ok(underway),
-            Err(Failure::Api(error)) if missing.is_some_and(|missing| is_missing(&error, missing)) => {
-                Ok(underway)
-            }
+            Ok(()) => Ok(()),
+            Err(Failure::Api(error)) if missing.is_some_and(|missing| is_missing(&error, missing)) => Ok(()),
             Err(Failure::Api(error)) => Err(refusal(&error, &rules.remove.errors)),
             Err(failure) => Err(failure.into()),
         }

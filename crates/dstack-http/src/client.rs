@@ -18,7 +18,7 @@ pub struct SetupError(#[source] reqwest::Error);
 /// What a client does with redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Redirects {
-    /// Follows ten at most; credentials are not carried to another host.
+    /// Follows ten at most. `Authorization` and cookies are not carried to another host, all other headers are, also secret ones.
     #[default]
     Follow,
     /// Answers them as they are.

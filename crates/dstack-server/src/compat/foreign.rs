@@ -44,7 +44,7 @@ fn rewritten(whole: Bytes, names: &[BackendType]) -> Bytes {
     match &mut value {
         // The list of types.
         Value::Array(items) if items.iter().all(Value::is_string) => {
-            items.retain(|item| !is_foreign(item, names))
+            items.retain(|item| !is_foreign(item, names));
         }
         value => rewrite(value, names),
     }
@@ -56,7 +56,11 @@ const OF_USERS: [&str; 2] = ["env", "tags"];
 
 fn rewrite(value: &mut Value, names: &[BackendType]) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| rewrite(item, names)),
+        Value::Array(items) => {
+            for item in items {
+                rewrite(item, names);
+            }
+        }
         Value::Object(fields) => {
             for name in ["backend", "base_backend"] {
                 if let Some(kind) = fields.get_mut(name).filter(|kind| is_foreign(kind, names)) {
@@ -69,7 +73,9 @@ fn rewrite(value: &mut Value, names: &[BackendType]) {
             let of_dstack = fields
                 .iter_mut()
                 .filter(|(name, _)| !OF_USERS.contains(&name.as_str()));
-            of_dstack.for_each(|(_, field)| rewrite(field, names));
+            for (_, field) in of_dstack {
+                rewrite(field, names);
+            }
         }
         _ => {}
     }
@@ -80,7 +86,7 @@ fn list(backends: &mut Vec<Value>, names: &[BackendType]) {
     for backend in backends.iter_mut() {
         match backend {
             Value::Object(info) if info.get("name").is_some_and(|name| is_foreign(name, names)) => {
-                stand_in(info)
+                stand_in(info);
             }
             kind if is_foreign(kind, names) => *kind = json!(STAND_IN),
             _ => {}
