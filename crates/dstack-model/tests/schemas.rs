@@ -65,7 +65,7 @@ const ADDED: [(&str, &[&str]); 8] = [
     ("Run", &["waiting_for", "waits_until"]),
     ("RunPlan", &["explanations", "notices"]),
     ("ScalingSpec", &["metrics_path", "signals"]),
-    ("ServiceConfiguration", &["balancing"]),
+    ("ServiceConfiguration", &["balancing", "rollout"]),
     ("ServiceSpec", &["notice"]),
 ];
 

@@ -40,6 +40,20 @@ const DIFFERENT: &[(&str, &str)] = &[
         ".configuration.rollout",
         "how new deployments of services stand beside the old ones",
     ),
+    (
+        ".configuration.balancing",
+        "which replica of a service gets a request",
+    ),
+    (".scaling.signals", "by what else services scale"),
+    (".scaling.metrics_path", "and where replicas tell of it"),
+    (
+        ".scaling.metric: required",
+        "may be left out where there are signals",
+    ),
+    (
+        ".scaling.target: required",
+        "may be left out where there are signals",
+    ),
     ("has .explain", "only ours explains plans"),
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),
