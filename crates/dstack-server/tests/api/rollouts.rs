@@ -12,6 +12,7 @@ use dstack_store::rows::{AgentAddress, JobRow, RunRow};
 use dstack_store::{Commit, EngineStore as _, Put, Sealed};
 use serde_json::{Value, json};
 
+use super::proxy::until;
 use super::services::{apply, run, spec};
 use super::{ADMIN, Server, TestServer, request};
 
@@ -125,6 +126,11 @@ async fn requests_through_the_server_are_split_as_the_roll_out_says() {
     // Four standard deviations.
     assert!((48..=112).contains(&new), "{new} of 400");
     assert_eq!(said(&server, true).await, "new");
+    // Where servers can share the database, others have some time first to tell what came through them.
+    until("it is known what was answered", async || {
+        !state(&server).await["deployments"][0]["answers"].is_null()
+    })
+    .await;
     let shown = state(&server).await;
     assert_eq!(
         (&shown["phase"], &shown["strategy"]),
