@@ -367,8 +367,8 @@ impl AgentHttp {
         if let Some(spare) = self.spares.take() {
             connected.store(true, Ordering::Relaxed);
             match self.say(&call, after, spare).await? {
-                Said::Answer(answer, spare) => return Ok((answer, spare)),
-                Said::Nothing => connected.store(false, Ordering::Relaxed),
+                Some(answered) => return Ok(answered),
+                None => connected.store(false, Ordering::Relaxed),
             }
         }
         let wire = self.connector.connect().await.map_err(unreachable)?;
@@ -384,14 +384,17 @@ impl AgentHttp {
             Some(token) => Some(ask_for_proof(&mut sender, token, &name).await?),
             None => None,
         };
-        match self.say(&call, after, Spare::new(sender, challenge)).await? {
-            Said::Answer(answer, spare) => Ok((answer, spare)),
-            Said::Nothing => Err(unreachable(io::ErrorKind::ConnectionAborted.into())),
-        }
+        let said = self.say(&call, after, Spare::new(sender, challenge)).await?;
+        said.ok_or_else(|| unreachable(io::ErrorKind::ConnectionAborted.into()))
     }
 
-    /// Sends a call over a connection whose other end has shown who it is.
-    async fn say(&self, call: &Call, after: After, spare: Spare) -> Result<Said, CallError> {
+    /// Sends a call over a connection whose other end has shown who it is. `None`: it was closed before anything was sent.
+    async fn say(
+        &self,
+        call: &Call,
+        after: After,
+        spare: Spare,
+    ) -> Result<Option<(http::Response<Incoming>, Option<Spare>)>, CallError> {
         let name = call.name();
         let Spare {
             mut sender,
@@ -411,11 +414,11 @@ impl AgentHttp {
         let nonce = matches!((after, &signed), (After::Keep, Some(_))).then(new_nonce);
         let request = request(call, signed.as_ref(), after, nonce.as_deref())?;
         if sender.ready().await.is_err() {
-            return Ok(Said::Nothing);
+            return Ok(None);
         }
         let answer = match sender.try_send_request(request).await {
             Ok(answer) => answer,
-            Err(error) if error.message().is_some() => return Ok(Said::Nothing),
+            Err(error) if error.message().is_some() => return Ok(None),
             // It may have been heard.
             Err(error) => {
                 return Err(CallError::Unreachable {
@@ -433,10 +436,8 @@ impl AgentHttp {
         };
         let is_kept = matches!(after, After::Keep) && answer.version() == http::Version::HTTP_11;
         let spare = next.filter(|_| is_kept);
-        Ok(Said::Answer(
-            answer,
-            spare.map(|challenge| Spare::new(sender, challenge)),
-        ))
+        let spare = spare.map(|challenge| Spare::new(sender, challenge));
+        Ok(Some((answer, spare)))
     }
 }
 
@@ -447,13 +448,6 @@ enum After {
     Keep,
     /// It ends with the answer.
     Close,
-}
-
-/// What came of sending a call.
-enum Said {
-    /// The connection was closed before anything of it was sent.
-    Nothing,
-    Answer(http::Response<Incoming>, Option<Spare>),
 }
 
 fn new_nonce() -> String {

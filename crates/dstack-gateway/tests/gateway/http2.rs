@@ -434,6 +434,9 @@ async fn who_does_not_speak_http2_is_not_waited_for() {
     assert!(matches!(frames.outcome(1).await, Outcome::Connection(_)));
 }
 
+/// The bytes of a flood, by their number.
+type Piece = dyn Fn(u32) -> Vec<u8>;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_end_with_their_connection() {
     let served = Served::start().await;
@@ -446,7 +449,7 @@ async fn floods_end_with_their_connection() {
         0 => headers(1, END_STREAM, REQUEST),
         _ => frame(kind::CONTINUATION, 0, 1, block(&[("x-test", &"a".repeat(8000))])),
     };
-    let floods: [(&str, &dyn Fn(u32) -> Vec<u8>); 2] = [
+    let floods: [(&str, &Piece); 2] = [
         ("streams that are ended at once", &open_and_end),
         ("headers without an end", &endless),
     ];
