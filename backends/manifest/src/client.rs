@@ -254,8 +254,10 @@ fn headers(manifest: &Manifest, config: &ManifestConfig) -> Result<Vec<(HeaderNa
     Ok(all)
 }
 
-/// What is read as a list: an array, or the values of an object. Null is none: an answer that lacks the list may not pass for one without
-/// machines.
+/// What is read as a list: an array, or the values of an object.
+///
+/// # Errors
+/// It is something else. Null is, too: an answer that lacks the list may not pass for one that says there are no machines.
 pub(crate) fn entries(items: &Reader, answer: &Item<'_>) -> Result<Vec<Json>, String> {
     match items.read(answer)? {
         Json::Array(entries) => Ok(entries),

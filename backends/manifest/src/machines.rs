@@ -28,7 +28,7 @@ const SSH_PORT: i64 = 22;
 pub(crate) enum State {
     Starting,
     Running,
-    /// Being removed.
+    /// The vendor is removing it, and may bill it still.
     Ending,
     /// Gone, and only listed.
     Ended,

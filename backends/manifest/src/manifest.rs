@@ -157,13 +157,13 @@ pub struct Field {
     pub description: String,
 }
 
-/// One request.
+/// What is asked of the API: method, path, query and body, each with placeholders.
 #[derive(Debug, Clone, Decode)]
 pub struct Request {
     /// What is asked, and where.
     #[decode(flatten)]
     pub target: Target,
-    /// The query.
+    /// Parameters behind `?`, percent-encoded when sent. A placeholder without a value is an error.
     #[decode(default)]
     pub query: IndexMap<String, Template>,
     /// The body, sent as JSON.
@@ -176,9 +176,9 @@ pub struct Request {
 /// A method and the path below the address of the API: exactly one of the methods names it.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The method.
+    /// By which a request that fails is repeated or not: `get` is.
     pub method: Method,
-    /// The path.
+    /// Below `api.base`; each placeholder is one part of it.
     pub path: Template,
 }
 
@@ -235,7 +235,7 @@ impl SchemaFields for Target {
 /// A request that is answered with a list.
 #[derive(Debug, Clone, Decode)]
 pub struct List {
-    /// The request.
+    /// What is asked for each page; it changes nothing at the vendor.
     #[decode(flatten)]
     pub request: Request,
     /// Where the list is: an array, or an object, whose values are taken. Null is an error, unless an expression reads it as `[]`.
@@ -287,7 +287,7 @@ fn pages_fit(pages: Pages) -> Result<Pages, String> {
 #[derive(Debug, Clone, Decode)]
 #[decode(after = names_its_field)]
 pub struct Check {
-    /// The request.
+    /// The cheapest that needs the credentials; 401 and 403 mean that they are wrong.
     #[decode(flatten)]
     pub request: Request,
     /// It is only asked where this is so.
@@ -347,7 +347,7 @@ fn offers_are_of_one_source(offers: Offers) -> Result<Offers, String> {
 #[derive(Debug, Clone, Decode)]
 #[decode(after = is_free_somewhere)]
 pub struct Free {
-    /// The list.
+    /// Sizes that are free now; those that it lacks are not.
     #[decode(flatten)]
     pub list: List,
     /// The type of machines of an entry, as the catalogue calls it.
@@ -371,7 +371,7 @@ fn is_free_somewhere(free: Free) -> Result<Free, String> {
 string_enum! {
     /// In what sizes are told.
     pub enum SizeUnit {
-        /// Bytes.
+        /// Single bytes, for APIs that tell no larger unit.
         Bytes = "B",
         /// 2^20 bytes.
         MiB = "MiB",
@@ -418,7 +418,7 @@ string_enum! {
 #[derive(Debug, Clone, Decode)]
 #[decode(after = is_sold_somewhere)]
 pub struct Sold {
-    /// The list.
+    /// All sizes that are sold, with their prices.
     #[decode(flatten)]
     pub list: List,
     /// Entries of which this is not so are left out.
@@ -437,7 +437,7 @@ pub struct Sold {
     pub cpus: Reader,
     /// The architecture of the CPUs, `x86` or `arm`; `x86` when unset.
     pub cpu_arch: Option<Reader>,
-    /// The memory.
+    /// Main memory of a machine, in `memory_unit`.
     pub memory: Reader,
     /// In what the memory is told.
     #[decode(default = SizeUnit::GiB)]
@@ -491,7 +491,7 @@ pub struct Lookup {
     pub name: String,
     /// It is only looked up where this is so.
     pub when: Option<Reader>,
-    /// The list.
+    /// Where values are looked up; asked once for each machine.
     #[decode(flatten)]
     pub list: List,
     /// Which entries are meant; all when unset.
@@ -619,7 +619,7 @@ pub struct UserData {
 /// The request that makes a machine.
 #[derive(Debug, Clone, Decode)]
 pub struct Make {
-    /// The request.
+    /// Makes one machine, and is never sent again by itself.
     #[decode(flatten)]
     pub request: Request,
     /// The id of the machine in the answer.
@@ -635,7 +635,7 @@ pub struct Make {
 /// The request that shows one machine.
 #[derive(Debug, Clone, Decode)]
 pub struct Show {
-    /// The request.
+    /// Asks for the machine of `id`.
     #[decode(flatten)]
     pub request: Request,
     /// Where the machine is in the answer; a list has it as its first.
@@ -648,7 +648,7 @@ pub struct Show {
 /// The request that removes a machine.
 #[derive(Debug, Clone, Decode)]
 pub struct Remove {
-    /// The request.
+    /// Ends the machine of `id`; asked again until it is gone.
     #[decode(flatten)]
     pub request: Request,
     /// By what the vendor says that it does not have the machine; as `show` says when unset.
