@@ -179,7 +179,8 @@ impl Context {
     {
         let ctx = Arc::clone(self);
         task::spawn_restarted(name, move || {
-            let (stop, work) = (ctx.stop.clone(), work(Arc::clone(&ctx)));
+            // Each layer around it would have room for all of it, and moves it: without optimisation that is more than a stack has.
+            let (stop, work) = (ctx.stop.clone(), Box::pin(work(Arc::clone(&ctx))));
             async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
