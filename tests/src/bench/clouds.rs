@@ -66,7 +66,11 @@ fn many_machines(subject: &Subject) -> Result<[Figure; 2]> {
     until("all machines are made", || cloud.ledger().count() == MACHINES + 1)?;
     let made = begun.elapsed().as_secs_f64();
     let begun = Instant::now();
-    server.get("/api/project/main/fleets/delete", &json!({"names": ["many"]}))?;
+    // Refused while its last machines are noted.
+    let delete = json!({"names": ["many"]});
+    until("the fleet may be deleted", || {
+        server.get("/api/project/main/fleets/delete", &delete).is_ok()
+    })?;
     until("all machines are ended", || cloud.ledger().alive().len() == 1)?;
     let ended = begun.elapsed().as_secs_f64();
     let name = "a cloud that answers at once";
