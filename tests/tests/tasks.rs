@@ -61,7 +61,10 @@ fn a_flood_of_output_neither_fills_the_server_nor_holds_up_others() {
 #[test]
 fn a_task_takes_no_more_than_half_of_a_stack() {
     let half = (1024 * 1024).to_string();
-    let server = need!(Setup::local()).variable("RUST_MIN_STACK", half).start().unwrap();
+    let server = need!(Setup::local())
+        .variable("RUST_MIN_STACK", half)
+        .start()
+        .unwrap();
     let run = submit(&server, "small", &["echo room enough"], &json!({})).unwrap();
     assert_eq!(run.wait_until_finished().unwrap(), "done");
     assert_eq!(run.logs().unwrap(), "room enough\n");

@@ -1,26 +1,30 @@
 //! Backends of config.yml: what the file says is what a project has.
 //!
 //! A backend that cannot be configured is reported and the others go on: a cloud that does not answer must not keep the
-//! server from starting.
+//! server from starting. It is tried again beside the server ([`rounds`]).
+
+mod configure;
+pub(crate) mod rounds;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use dstack_compute::config::{BackendConfig, resolve_files};
-use dstack_control::backends::stored::source;
+use dstack_compute::config::resolve_files;
 use dstack_control::{Actor, ControlError};
 use dstack_model::backends::BackendType;
-use dstack_model::decode::Problem;
 use dstack_store::queries::projects::ProjectRow;
 use serde_json::Value;
 
+use self::configure::Listed;
+use self::rounds::Round;
 use crate::error::ApiError;
 use crate::state::{Data, Verbs};
 
-/// Configures the listed backends of a project and removes the others.
+/// Begins to configure the listed backends of a project, and removes the others.
 pub(crate) async fn apply(
     data: &Data,
     verbs: &Verbs,
+    round: &mut Round,
     project: &ProjectRow,
     listed: &[Value],
 ) -> Result<(), ApiError> {
@@ -28,13 +32,7 @@ pub(crate) async fn apply(
     for value in listed {
         // Whatever is wrong with a backend, it is not to be removed.
         kept.extend(kind_of(value));
-        if let Err(reason) = configure(data, verbs, project, value).await {
-            tracing::warn!(
-                project.name = project.name,
-                backend.r#type = type_of(value),
-                "{reason}"
-            );
-        }
+        round.configure(Listed::new(data, verbs, project, value));
     }
     let existing = data.database.backends().list(project.id).await?;
     let gone = existing
@@ -59,51 +57,6 @@ fn type_of(value: &Value) -> &str {
 
 fn kind_of(value: &Value) -> Option<BackendType> {
     type_of(value).parse().ok()
-}
-
-/// Configures one backend, unless it is as the file says already. The error is for the log.
-async fn configure(data: &Data, verbs: &Verbs, project: &ProjectRow, value: &Value) -> Result<(), String> {
-    let mut value = value.clone();
-    resolve_files(&mut value, &read).map_err(|problem| format!("This backend is skipped: {problem}"))?;
-    let config = BackendConfig::read(&value).map_err(|problems| {
-        let problems: Vec<String> = problems.iter().map(explain).collect();
-        format!("This backend is skipped: {}", problems.join("; "))
-    })?;
-    if verbs.registry.get(config.kind()).is_none() {
-        return Err("This version does not have this backend: skipped".to_owned());
-    }
-    let existing = data
-        .database
-        .backends()
-        .list(project.id)
-        .await
-        .map_err(|error| error.to_string())?;
-    let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
-    let verbs = &verbs.backends;
-    let done = match existing {
-        Some(row) if source(&data.encryption, row).as_ref() == Some(&config) => return Ok(()),
-        Some(_) => verbs.replace(Actor::System, project, &config).await,
-        None => verbs.add(Actor::System, project, &config).await,
-    };
-    done.map_err(|error| format!("This backend cannot be configured: {}", with_fields(&error)))
-}
-
-/// Why it is refused, with the fields at fault.
-fn with_fields(error: &ControlError) -> String {
-    match error {
-        ControlError::Refused { message, fields, .. } if !fields.is_empty() => {
-            let paths: Vec<String> = fields.iter().map(|path| path.join(".")).collect();
-            format!("{}: {message}", paths.join(", "))
-        }
-        other => other.to_string(),
-    }
-}
-
-fn explain(problem: &Problem) -> String {
-    match problem.suggestion() {
-        Some(meant) => format!("{problem}, did you mean `{meant}`?"),
-        None => problem.to_string(),
-    }
 }
 
 /// The content of a file that the configuration names.
@@ -136,25 +89,9 @@ pub(crate) fn named_files<'a>(backends: impl Iterator<Item = &'a Value>) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use dstack_model::errors::ErrorCode;
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_refusal_names_the_fields_at_fault() {
-        let refused = |fields: Vec<Vec<String>>| ControlError::Refused {
-            code: ErrorCode::InvalidCredentials,
-            message: "Invalid credentials: why".to_owned(),
-            fields,
-        };
-        let key_file = vec![vec!["creds".to_owned(), "key_file".to_owned()]];
-        assert_eq!(
-            with_fields(&refused(key_file)),
-            "creds.key_file: Invalid credentials: why"
-        );
-        assert_eq!(with_fields(&refused(Vec::new())), "Invalid credentials: why");
-    }
 
     #[test]
     fn the_files_of_all_backends_are_named() {

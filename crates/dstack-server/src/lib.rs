@@ -42,6 +42,7 @@ pub mod templates_repo;
 pub mod version;
 pub mod wiring;
 
+pub use config_backends::rounds::Waits as ConfigWaits;
 pub use dstack_control::EngineHandle;
 pub use engine_handle::NoEngine;
 pub use job_maker::JobMaker;

@@ -17,6 +17,7 @@ use super::{ServerError, directory, listening};
 use crate::backends::StoredBackends;
 use crate::blobs::Bucket;
 use crate::config::{self, ServerConfig};
+use crate::config_backends::rounds::Rounds;
 use crate::connections;
 use crate::engine_handle::NoEngine;
 use crate::job_maker::JobMaker;
@@ -65,7 +66,10 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let runs = Arc::default();
     let verbs = Verbs::new(&data, &auth, &runs, options.registry.clone(), &settings);
     let overload = Overload::new(settings.limits(), options.workers);
-    let edge = Edge::new(settings, overload, options.telemetry, runs).with_site(options.site);
+    let rounds = Rounds::new(options.config_waits, options.stop.clone());
+    let edge = Edge::new(settings, overload, options.telemetry, runs)
+        .with_site(options.site)
+        .with_config_backends(rounds);
     let first = bootstrap::first_user_and_project(&data, &verbs, &edge.settings).await?;
     apply_config(&data, &verbs, &edge, loaded.as_ref(), &first.admin).await?;
     let (database, encryption) = (data.database.clone(), data.encryption.clone());
@@ -172,7 +176,7 @@ async fn apply_config(
         return Ok(());
     };
     say(&data.clock, &format!("Applying {file}..."));
-    bootstrap::apply_projects(data, verbs, config, admin).await?;
+    bootstrap::apply_projects(data, verbs, &edge.config_backends, config, admin).await?;
     edge.plugins.enable(config.plugins.as_deref().unwrap_or_default());
     Ok(())
 }

@@ -8,6 +8,7 @@ use dstack_system::Secret;
 
 use super::ServerError;
 use crate::config::ServerConfig;
+use crate::config_backends::rounds::Rounds;
 use crate::settings::Settings;
 use crate::state::{Data, Verbs};
 
@@ -67,17 +68,20 @@ pub(super) async fn first_user_and_project(
 pub(super) async fn apply_projects(
     data: &Data,
     verbs: &Verbs,
+    rounds: &Rounds,
     config: &ServerConfig,
     admin: &UserRow,
 ) -> Result<(), ServerError> {
+    let mut round = rounds.begin();
     for project in &config.projects {
         let row = match data.database.projects().by_name(&project.name).await? {
             Some(row) => row,
             None => verbs.projects.create_for_server(admin, &project.name).await?,
         };
         if let Some(listed) = &project.backends {
-            crate::config_backends::apply(data, verbs, &row, listed).await?;
+            crate::config_backends::apply(data, verbs, &mut round, &row, listed).await?;
         }
     }
+    round.settle().await;
     Ok(())
 }

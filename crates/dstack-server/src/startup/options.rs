@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::config_backends::rounds::Waits;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::services::ServiceRoutes;
@@ -86,6 +87,8 @@ pub struct ServerOptions {
     pub registry: Registry,
     /// Told which installation this server is of, once the database is open.
     pub installation: Arc<OnceLock<InstallationId>>,
+    /// How long is waited for the backends of config.yml.
+    pub config_waits: Waits,
     /// What images say of themselves.
     pub images: Arc<dyn Images>,
     /// Makes prompts of chat templates.
@@ -120,6 +123,7 @@ impl ServerOptions {
             workers: None,
             registry: Registry::default(),
             installation: Arc::default(),
+            config_waits: Waits::default(),
             images: Arc::new(UnknownImages),
             prompts: Renderer::new("", []),
             telemetry: Telemetry::default(),

@@ -90,7 +90,8 @@ impl Reloader {
         let encryption = config.encryption(&state.edge.settings.dir, &state.data.random)?;
         check_projects(&config)?;
         check_keys(&state.data, &encryption).await?;
-        bootstrap::apply_projects(&state.data, &state.control.verbs, &config, &self.admin).await?;
+        let (verbs, rounds) = (&state.control.verbs, &state.edge.config_backends);
+        bootstrap::apply_projects(&state.data, verbs, rounds, &config, &self.admin).await?;
         let mut changes = permission_changes(state.auth.permissions.get(), config.permissions());
         changes.extend(key_changes(&state.data.encryption, &encryption));
         changes.extend(login_changes(&state.auth.logins, &config));

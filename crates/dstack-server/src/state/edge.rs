@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dstack_telemetry::Telemetry;
 
+use crate::config_backends::rounds::Rounds;
 use crate::overload::Overload;
 use crate::plugins::Plugins;
 use crate::render::run_lists::RunLists;
@@ -31,6 +32,8 @@ pub struct Edge {
     pub run_lists: RunLists,
     /// The web page.
     pub site: Site,
+    /// Backends of config.yml that are being configured.
+    pub(crate) config_backends: Rounds,
 }
 
 impl Edge {
@@ -45,6 +48,7 @@ impl Edge {
             runs,
             run_lists: RunLists::default(),
             site: Site::default(),
+            config_backends: Rounds::default(),
         }
     }
 
@@ -52,5 +56,14 @@ impl Edge {
     #[must_use]
     pub fn with_site(self, site: Site) -> Self {
         Self { site, ..self }
+    }
+
+    /// The same, with waits of its own for the backends of config.yml.
+    #[must_use]
+    pub(crate) fn with_config_backends(self, config_backends: Rounds) -> Self {
+        Self {
+            config_backends,
+            ..self
+        }
     }
 }

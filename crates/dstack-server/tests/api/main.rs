@@ -16,6 +16,7 @@ mod agent_tokens;
 mod backends;
 mod blobs;
 mod changes;
+mod config_backends;
 mod doctor;
 mod effects;
 mod errors;

@@ -66,7 +66,7 @@ async fn first_and_second_start() {
     assert!(cli.contains("token: first-token"), "{cli}");
 }
 
-async fn http(address: std::net::SocketAddr, line: &str, token: &str) -> String {
+pub(super) async fn http(address: std::net::SocketAddr, line: &str, token: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!(

@@ -1,0 +1,142 @@
+//! One backend of config.yml.
+
+use dstack_compute::Registry;
+use dstack_compute::config::{BackendConfig, resolve_files};
+use dstack_control::backends::ProjectBackends;
+use dstack_control::backends::stored::source;
+use dstack_control::{Actor, ControlError};
+use dstack_model::decode::Problem;
+use dstack_model::errors::ErrorCode;
+use dstack_store::Database;
+use dstack_store::encryption::Encryption;
+use dstack_store::queries::projects::ProjectRow;
+use serde_json::Value;
+
+use super::{read, type_of};
+use crate::state::{Data, Verbs};
+
+/// A backend as the file lists it, and what it takes to configure it.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    database: Database,
+    encryption: Encryption,
+    registry: Registry,
+    backends: ProjectBackends,
+    project: ProjectRow,
+    value: Value,
+}
+
+/// Why a backend is not configured, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It is so until somebody changes the file.
+    Lasting(String),
+    /// It may be otherwise when the cloud is asked again.
+    Passing(String),
+}
+
+impl Listed {
+    pub(super) fn new(data: &Data, verbs: &Verbs, project: &ProjectRow, value: &Value) -> Self {
+        Self {
+            database: data.database.clone(),
+            encryption: data.encryption.clone(),
+            registry: verbs.registry.clone(),
+            backends: verbs.backends.clone(),
+            project: project.clone(),
+            value: value.clone(),
+        }
+    }
+
+    /// The name of its project.
+    pub(super) fn project(&self) -> &str {
+        &self.project.name
+    }
+
+    /// Its type, for the log.
+    pub(super) fn type_name(&self) -> &str {
+        type_of(&self.value)
+    }
+
+    /// Configures it, unless it is as the file says already.
+    pub(super) async fn configure(&self) -> Result<(), Trouble> {
+        let config = self.config().map_err(Trouble::Lasting)?;
+        let listed = self.database.backends().list(self.project.id).await;
+        let existing = listed.map_err(|error| Trouble::Passing(error.to_string()))?;
+        let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
+        let done = match existing {
+            Some(row) if source(&self.encryption, row).as_ref() == Some(&config) => return Ok(()),
+            Some(_) => self.backends.replace(Actor::System, &self.project, &config).await,
+            None => self.backends.add(Actor::System, &self.project, &config).await,
+        };
+        done.map_err(|error| trouble(&error))
+    }
+
+    /// The files that it names are read each time.
+    fn config(&self) -> Result<BackendConfig, String> {
+        let mut value = self.value.clone();
+        resolve_files(&mut value, &read).map_err(|problem| format!("This backend is skipped: {problem}"))?;
+        let config = BackendConfig::read(&value).map_err(|problems| {
+            let problems: Vec<String> = problems.iter().map(explain).collect();
+            format!("This backend is skipped: {}", problems.join("; "))
+        })?;
+        match self.registry.get(config.kind()) {
+            Some(_) => Ok(config),
+            None => Err("This version does not have this backend: skipped".to_owned()),
+        }
+    }
+}
+
+/// What stands in the way, with the fields at fault. Wrong credentials do not get better.
+fn trouble(error: &ControlError) -> Trouble {
+    let text = |reason: &dyn std::fmt::Display| format!("This backend cannot be configured: {reason}");
+    match error {
+        ControlError::Refused {
+            code,
+            message,
+            fields,
+        } => {
+            let reason = match fields.as_slice() {
+                [] => message.clone(),
+                fields => {
+                    let paths: Vec<String> = fields.iter().map(|path| path.join(".")).collect();
+                    format!("{}: {message}", paths.join(", "))
+                }
+            };
+            match code {
+                ErrorCode::InvalidCredentials => Trouble::Lasting(text(&reason)),
+                _ => Trouble::Passing(text(&reason)),
+            }
+        }
+        other => Trouble::Passing(text(other)),
+    }
+}
+
+fn explain(problem: &Problem) -> String {
+    match problem.suggestion() {
+        Some(meant) => format!("{problem}, did you mean `{meant}`?"),
+        None => problem.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_fields_at_fault() {
+        let refused = |code, fields: Vec<Vec<String>>| ControlError::Refused {
+            code,
+            message: "why".to_owned(),
+            fields,
+        };
+        let key_file = vec![vec!["creds".to_owned(), "key_file".to_owned()]];
+        assert_eq!(
+            trouble(&refused(ErrorCode::InvalidCredentials, key_file)),
+            Trouble::Lasting("This backend cannot be configured: creds.key_file: why".to_owned())
+        );
+        assert_eq!(
+            trouble(&refused(ErrorCode::Error, Vec::new())),
+            Trouble::Passing("This backend cannot be configured: why".to_owned())
+        );
+    }
+}
