@@ -193,38 +193,52 @@ async fn start_job(ctx: &Context, snapshot: &JobSnapshot, address: &AgentAddress
         Ok(None) => return Ok(Attempt::Again("the runner's port is not known yet".to_owned())),
         Err(error) => return Ok(error.into()),
     };
-    ctx.before_effect("runner.start.before", EntityRef::Job(snapshot.job.id))?;
-    let state = match runner.job().await {
-        Ok(status) => status,
-        // An agent of dstack 0.22.5 has no such route; then nothing was started by us.
-        Err(error) if error.is_status(404) => dstack_agent_api::runner::JobStatus::default(),
-        Err(error) => return Ok(error.into()),
-    };
-    if matches!(
-        state.state,
-        RunnerState::ServeLogs | RunnerState::WaitLogsFinished
-    ) {
-        return Ok(started(&state.working_dir, &state.username));
-    }
+    let job = EntityRef::Job(snapshot.job.id);
+    ctx.before_effect("runner.start.before", job)?;
     let jobs = match needs_peers(&snapshot.run.run_spec, &snapshot.job.job_spec) {
         true => peers_of(ctx, &snapshot.job).await?,
         false => RunJobs::present(vec![snapshot.job.clone()]),
     };
     let inputs = match ctx.deps.inputs.start(snapshot, &jobs).await {
         Ok(inputs) => inputs,
-        Err(error) => return Ok(error.into()),
+        // What an earlier attempt has started may lack its inputs by now.
+        Err(error) => {
+            return Ok(match started_before(runner.as_ref()).await {
+                Ok(Some(done)) => done,
+                Ok(None) => error.into(),
+                Err(unreachable) => unreachable.into(),
+            });
+        }
     };
-    let job = EntityRef::Job(snapshot.job.id);
     ctx.before_effect("runner.submit.before", job)?;
     let answer = hand_over(ctx, job, runner.as_ref(), inputs).await?;
     ctx.reached("runner.start.after")?;
     Ok(match answer {
         Ok(Some(info)) => started(&info.working_dir, &info.username),
         Ok(None) => started("", ""),
-        // Started by an earlier attempt meanwhile: ask again.
-        Err(error) if error.is_status(409) => Attempt::Again(error.to_string()),
+        // Asked for only then: a far host answers each question late.
+        Err(conflict) if conflict.is_status(409) => match started_before(runner.as_ref()).await {
+            Ok(Some(done)) => done,
+            Ok(None) => Attempt::Again(conflict.to_string()),
+            Err(error) => error.into(),
+        },
         Err(error) => error.into(),
     })
+}
+
+/// Whether an earlier attempt whose answer was lost has started the job.
+async fn started_before(runner: &dyn Runner) -> Result<Option<Attempt>, AgentError> {
+    let status = match runner.job().await {
+        Ok(status) => status,
+        // An agent of dstack 0.22.5 has no such route.
+        Err(error) if error.is_status(404) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let is_started = matches!(
+        status.state,
+        RunnerState::ServeLogs | RunnerState::WaitLogsFinished
+    );
+    Ok(is_started.then(|| started(&status.working_dir, &status.username)))
 }
 
 fn started(working_dir: &str, username: &str) -> Attempt {
