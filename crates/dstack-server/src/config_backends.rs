@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use dstack_compute::config::{BackendConfig, resolve_files};
 use dstack_control::backends::stored::source;
 use dstack_control::{Actor, ControlError};
-use dstack_model::backends::BackendType;
 use dstack_model::decode::Problem;
 use dstack_store::queries::projects::ProjectRow;
 use serde_json::Value;
@@ -26,8 +25,8 @@ pub(crate) async fn apply(
 ) -> Result<(), ApiError> {
     let mut kept = Vec::new();
     for value in listed {
-        // Whatever is wrong with a backend, it is not to be removed.
-        kept.extend(kind_of(value));
+        // Whatever is wrong with a backend, it is not to be removed: also where the file is gone that describes its type.
+        kept.push(type_of(value));
         if let Err(reason) = configure(data, verbs, project, value).await {
             tracing::warn!(
                 project.name = project.name,
@@ -36,13 +35,14 @@ pub(crate) async fn apply(
             );
         }
     }
-    let existing = data.database.backends().list(project.id).await?;
-    let gone = existing
-        .iter()
-        .filter_map(|row| row.kind.parse::<BackendType>().ok())
-        .filter(|kind| !kept.contains(kind));
-    for kind in gone {
-        match verbs.backends.delete(Actor::System, project, &[kind]).await {
+    let mut gone = verbs.backends.names(project).await?;
+    gone.retain(|name| !kept.contains(&name.as_str()));
+    for name in &gone {
+        match verbs
+            .backends
+            .delete(Actor::System, project, &[name.as_str()])
+            .await
+        {
             Err(ControlError::Refused { message, .. }) => tracing::warn!(
                 project.name = project.name,
                 "{message} It is kept, although config.yml does not have it"
@@ -55,10 +55,6 @@ pub(crate) async fn apply(
 
 fn type_of(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("(no type)")
-}
-
-fn kind_of(value: &Value) -> Option<BackendType> {
-    type_of(value).parse().ok()
 }
 
 /// Configures one backend, unless it is as the file says already. The error is for the log.
