@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::doctor::BackendFiles;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::services::ServiceRoutes;
@@ -84,6 +85,8 @@ pub struct ServerOptions {
     pub workers: Option<Handle>,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
+    /// The files that describe backends, some of which may be left out.
+    pub backend_files: BackendFiles,
     /// Told which installation this server is of, once the database is open.
     pub installation: Arc<OnceLock<InstallationId>>,
     /// What images say of themselves.
@@ -119,6 +122,7 @@ impl ServerOptions {
             start_engine: None,
             workers: None,
             registry: Registry::default(),
+            backend_files: BackendFiles::default(),
             installation: Arc::default(),
             images: Arc::new(UnknownImages),
             prompts: Renderer::new("", []),
