@@ -22,21 +22,22 @@ pub struct Ended {
 /// A command line with a fresh home folder; it knows no server until [`Cli::add_project`].
 pub struct Cli {
     program: PathBuf,
+    is_python: bool,
     home: TempDir,
 }
 
 impl Cli {
     /// The command line built from this workspace.
     pub fn ours() -> Part<Cli> {
-        Cli::new(parts::dstack()?)
+        Cli::new(parts::dstack()?, false)
     }
 
     /// The unmodified Python command line 0.22.5.
     pub fn python() -> Part<Cli> {
-        Cli::new(parts::python_env()?.join("bin/dstack"))
+        Cli::new(parts::python_env()?.join("bin/dstack"), true)
     }
 
-    fn new(program: PathBuf) -> Part<Cli> {
+    fn new(program: PathBuf, is_python: bool) -> Part<Cli> {
         let home = TempDir::with_prefix("dstack-test-cli-").map_err(|error| error.to_string())?;
         // The time of its last change tells the Python command line when it last looked for a newer version: it
         // does so once a day, on the network.
@@ -44,7 +45,16 @@ impl Cli {
         fs_err::create_dir_all(&checked)
             .and_then(|()| fs_err::write(checked.join("last_check"), ""))
             .map_err(|error| error.to_string())?;
-        Ok(Cli { program, home })
+        Ok(Cli {
+            program,
+            is_python,
+            home,
+        })
+    }
+
+    /// Whether it is that of dstack 0.22.5.
+    pub fn is_python(&self) -> bool {
+        self.is_python
     }
 
     /// The folder commands run in; configuration files belong here.
@@ -162,6 +172,20 @@ impl Background {
         fs_err::read_to_string(self.output.path()).unwrap_or_default()
     }
 
+    /// Sends it a signal, by its name without SIG.
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn ended(&mut self, timeout: Duration) -> Result<Ended> {
+        let status = eventually("the command ends", timeout, || Ok(self.child.try_wait()?))?;
+        Ok(Ended {
+            code: status.code(),
+            text: self.text(),
+        })
+    }
+
     /// Fails when it has ended, with what it printed.
     pub fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait()? {
@@ -173,6 +197,10 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
+        // The number of one that has ended may be that of another process already.
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // Ctrl-C lets it take its SSH connection down; the run goes with the server.
         signal(self.child.id(), "INT");
         let ended = eventually("the command ends", Duration::from_secs(10), || {

@@ -21,6 +21,7 @@ pub mod hostile;
 pub mod hosts;
 pub mod http;
 pub mod load;
+pub mod manifests;
 pub mod parts;
 pub mod ports;
 pub mod postgres;

@@ -23,7 +23,7 @@ mod template;
 use dstack_decode::Value;
 pub use dstack_model::backends::NameError;
 
-pub use folder::{Folder, read_folder};
+pub use folder::{Described, FileProblem, Folder, read_folder};
 pub use kind::{config_of, kind};
 pub use life::{Choice, Finding, check_life};
 pub use manifest::*;

@@ -41,6 +41,11 @@ const OF_REQUESTS: &[&str] = &[
 /// # Errors
 /// All that is wrong, each with its line.
 pub fn read(text: &str, file: &str) -> Result<Manifest, ConfigErrors> {
+    read_with_spans(text, file).map(|(manifest, _)| manifest)
+}
+
+/// As [`read`], with where things stand in the text.
+pub(crate) fn read_with_spans(text: &str, file: &str) -> Result<(Manifest, Spans), ConfigErrors> {
     let (manifest, spans) = yaml::parse::<Manifest>(text, file)?;
     let document = yaml::load(text)
         .map(|document| document.value)
@@ -50,7 +55,7 @@ pub fn read(text: &str, file: &str) -> Result<Manifest, ConfigErrors> {
     wrong.extend(of_repetition(&manifest));
     wrong.extend(of_names(&manifest, &document));
     if wrong.is_empty() {
-        return Ok(manifest);
+        return Ok((manifest, spans));
     }
     let mut errors: Vec<ConfigError> = wrong.into_iter().map(|wrong| wrong.at(file, &spans)).collect();
     errors.sort_by_key(|error| error.position);

@@ -22,7 +22,7 @@ use dstack_model::events::EventTargetType;
 use dstack_units::PortMapping;
 
 pub use apply::ApplyArgs;
-pub use backend::{BackendAction, BackendArgs, BackendCheckArgs};
+pub use backend::{BackendAction, BackendArgs, BackendCheckArgs, BackendDeleteArgs};
 pub use doctor::DoctorArgs;
 pub use login::LoginArgs;
 pub use metrics::MetricsArgs;
@@ -59,7 +59,7 @@ pub enum Command {
     Apply(Box<ApplyArgs>),
     /// Attach to a run
     Attach(AttachArgs),
-    /// Check a file that describes a backend
+    /// Check a file that describes a backend, and delete backends
     Backend(BackendArgs),
     /// Query, check, compare and collect the catalog of offers
     Catalog(Box<CatalogCommand>),

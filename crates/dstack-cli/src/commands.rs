@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod attach;
+pub mod backend;
 pub mod complete;
 pub mod completion;
 pub mod delete;
@@ -70,10 +71,7 @@ pub(crate) async fn run(context: &Context, command: Command) -> Result<ExitCode,
         Command::Complete(args) => complete::run(context, &args).await,
         Command::Completion(args) => completion::run(context, &args),
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
-        Command::Backend(_) => Err(CliError::new(
-            ErrorKind::Internal,
-            "this build checks no backends",
-        )),
+        Command::Backend(args) => backend::run(context, args).await,
     }
 }
 

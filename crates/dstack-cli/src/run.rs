@@ -147,10 +147,6 @@ fn dispatch(context: &Context, command: Command) -> Result<ExitCode, CliError> {
             commands::apply::help(context, args.help.as_deref().unwrap_or_default())
         }
         Command::Server(_) => Err(CliError::new(ErrorKind::Internal, "this build has no server")),
-        Command::Backend(_) => Err(CliError::new(
-            ErrorKind::Internal,
-            "this build checks no backends",
-        )),
         // They take Ctrl-C themselves nearly always, and end with 0 as in dstack 0.22.5.
         other @ (Command::Apply(_) | Command::Attach(_)) => in_runtime(commands::run(context, other), || {
             commands::apply::interrupted(&context.ui)

@@ -75,28 +75,36 @@ impl ProjectBackends {
         self.directory.finish(work).await
     }
 
-    /// Deletes backends; those that the project does not have are ignored.
+    /// Names of the types of the project's backends, also of such as nobody knows any more.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn names(&self, project: &ProjectRow) -> Result<Vec<String>> {
+        let rows = self.directory.database.backends().list(project.id).await?;
+        Ok(rows.into_iter().map(|row| row.kind).collect())
+    }
+
+    /// Deletes backends by the names of their types, which nobody need know any more; those that the project does not have are ignored.
     ///
     /// # Errors
     /// Instances, volumes or placement groups need one of them: none is deleted.
-    pub async fn delete(&self, actor: Actor, project: &ProjectRow, kinds: &[BackendType]) -> Result<()> {
+    pub async fn delete(&self, actor: Actor, project: &ProjectRow, names: &[&str]) -> Result<()> {
         let existing = self.directory.database.backends().list(project.id).await?;
         let mut work = self.directory.work(actor);
-        for row in &existing {
-            let Some(kind) = kinds.iter().find(|kind| kind.as_str() == row.kind) else {
+        for row in existing {
+            if !names.contains(&row.kind.as_str()) {
                 continue;
-            };
-            tell(&mut work, actor, project, "deleted", *kind);
+            }
+            tell(&mut work, actor, project, "deleted", &row.kind);
             work.change(Change::DeleteBackend {
                 project: project.id,
-                kind: kind.to_string(),
+                kind: row.kind,
             });
         }
         match self.directory.finish(work).await {
-            Err(ControlError::Store(StoreError::InUse { by, names })) => Err(ControlError::refused(format!(
-                "Backend {} has active {by}. Delete {by} before deleting the backend.",
-                names.join(", ")
-            ))),
+            Err(ControlError::Store(StoreError::InUse { by, names })) => {
+                Err(ControlError::refused(has_active(by, &names)))
+            }
             Err(ControlError::Store(StoreError::HasPlacementGroups {
                 kind,
                 fleets,
@@ -110,7 +118,7 @@ impl ProjectBackends {
 
     fn begin(&self, actor: Actor, project: &ProjectRow, what: &str, kind: BackendType) -> Work {
         let mut work = self.directory.work(actor);
-        tell(&mut work, actor, project, what, kind);
+        tell(&mut work, actor, project, what, kind.as_str());
         work
     }
 
@@ -143,6 +151,20 @@ impl ProjectBackends {
     }
 }
 
+/// Why backends are not deleted, and what to do. What was made with a type that nobody knows any more, this server cannot end.
+fn has_active(by: &str, kinds: &[String]) -> String {
+    let is_gone = |kind: &String| kind.parse::<BackendType>().is_err();
+    let first = match kinds.iter().any(is_gone) {
+        true => {
+            ", and this server does not know its type any more: it cannot end them. Put the file that describes the backend back into \
+             the directory of backends (DSTACK_SERVER_BACKENDS_DIR), and start the server again"
+        }
+        false => "",
+    };
+    let kinds = kinds.join(", ");
+    format!("Backend {kinds} has active {by}{first}. Delete {by} before deleting the backend.")
+}
+
 /// Why a backend is not deleted, and what to do: users know nothing of placement groups but their fleets.
 fn has_placement_groups(kind: &str, fleets: &[String], are_there: bool) -> String {
     let fleets = fleets.join(", ");
@@ -173,7 +195,7 @@ fn invalid_credentials(details: Option<String>, fields: Vec<Vec<String>>) -> Con
 
 /// `Backend created. Type: aws`. What the server does by `config.yml` is in its log: lists of what the system did begin as
 /// they do in dstack 0.22.5.
-fn tell(work: &mut Work, actor: Actor, project: &ProjectRow, what: &str, kind: BackendType) {
+fn tell(work: &mut Work, actor: Actor, project: &ProjectRow, what: &str, kind: &str) {
     if matches!(actor, Actor::User(_)) {
         let message = format!("Backend {what}. Type: {kind}");
         work.event_for_managers(message, vec![events::project(project)]);
@@ -183,6 +205,22 @@ fn tell(work: &mut Work, actor: Actor, project: &ProjectRow, what: &str, kind: B
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_type_that_nobody_knows_the_file_is_asked_for() {
+        let known = has_active("instances", &["aws".to_owned()]);
+        assert_eq!(
+            known,
+            "Backend aws has active instances. Delete instances before deleting the backend."
+        );
+        let gone = has_active("instances", &["cirrus".to_owned()]);
+        assert!(
+            gone.starts_with("Backend cirrus has active instances, and")
+                && gone.contains("Put the file that describes the backend back")
+                && gone.ends_with("Delete instances before deleting the backend."),
+            "{gone}"
+        );
+    }
 
     #[test]
     fn who_cannot_delete_a_backend_is_told_which_fleets_keep_it() {

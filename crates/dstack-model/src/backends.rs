@@ -231,6 +231,58 @@ impl Schema for BackendType {
     }
 }
 
+/// The name of a type as it stands in a database: also of one that nobody knows any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct BackendName(String);
+
+impl BackendName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this build has the type, or it was registered.
+    pub fn is_known(&self) -> bool {
+        self.0.parse::<BackendType>().is_ok()
+    }
+}
+
+impl From<BackendType> for BackendName {
+    fn from(kind: BackendType) -> Self {
+        Self(kind.as_str().to_owned())
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for BackendName {
+    type Err = NameError;
+
+    /// Any name that a type could have.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        names::check(text).map(|()| Self(text.to_owned()))
+    }
+}
+
+impl Decode for BackendName {
+    /// It is not kept who was named: whoever may send requests could name ever new ones.
+    fn decode(value: &Value, cx: &mut Cx) -> Option<Self> {
+        let found = value.as_str().and_then(|text| text.parse().ok());
+        found.or_else(|| enums::refuse("enum", &known_texts(), value, cx))
+    }
+}
+
+impl Schema for BackendName {
+    fn schema(schemas: &mut Schemas) -> Value {
+        BackendType::schema(schemas)
+    }
+}
+
 /// A project's backend as shown to members: its configuration without credentials.
 #[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct BackendInfo {
@@ -266,6 +318,23 @@ mod tests {
         assert!(is_amazon("aws".parse().unwrap()));
         assert!(!is_amazon(BackendType::Gcp) && !is_amazon(BackendType::Slurm));
         assert_eq!(BackendType::ALL.len(), BackendType::TEXTS.len());
+    }
+
+    #[test]
+    fn a_name_need_not_be_known_and_is_not_kept() {
+        let name: BackendName = decode_strict(&json!("cumulus-1")).unwrap();
+        assert_eq!((name.as_str(), name.is_known()), ("cumulus-1", false));
+        assert!(
+            !BackendType::foreign()
+                .iter()
+                .any(|kind| kind.as_str() == "cumulus-1")
+        );
+        assert!(BackendName::from(BackendType::Aws).is_known());
+        let refused = decode_strict::<BackendName>(&json!("Cumulus")).unwrap_err();
+        assert_eq!(
+            refused,
+            decode_strict::<BackendType>(&json!("Cumulus")).unwrap_err()
+        );
     }
 
     #[test]

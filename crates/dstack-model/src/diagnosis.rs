@@ -18,6 +18,8 @@ string_enum! {
         Bucket = "bucket",
         /// The clocks of client, server and database agree.
         Clocks = "clocks",
+        /// Files that describe backends can be used.
+        BackendFiles = "backend-files",
         /// Clouds take the credentials that are configured, and say what they offer.
         Backends = "backends",
         /// All that clouds have of ours belongs to somebody.

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 use dstack_compute::config::resolve_files;
 use dstack_control::{Actor, ControlError};
-use dstack_model::backends::BackendType;
 use dstack_store::queries::projects::ProjectRow;
 use serde_json::Value;
 
@@ -30,17 +29,18 @@ pub(crate) async fn apply(
 ) -> Result<(), ApiError> {
     let mut kept = Vec::new();
     for value in listed {
-        // Whatever is wrong with a backend, it is not to be removed.
-        kept.extend(kind_of(value));
+        // Whatever is wrong with a backend, it is not to be removed: also where the file is gone that describes its type.
+        kept.push(type_of(value));
         round.configure(Listed::new(data, verbs, project, value));
     }
-    let existing = data.database.backends().list(project.id).await?;
-    let gone = existing
-        .iter()
-        .filter_map(|row| row.kind.parse::<BackendType>().ok())
-        .filter(|kind| !kept.contains(kind));
-    for kind in gone {
-        match verbs.backends.delete(Actor::System, project, &[kind]).await {
+    let mut gone = verbs.backends.names(project).await?;
+    gone.retain(|name| !kept.contains(&name.as_str()));
+    for name in &gone {
+        match verbs
+            .backends
+            .delete(Actor::System, project, &[name.as_str()])
+            .await
+        {
             Err(ControlError::Refused { message, .. }) => tracing::warn!(
                 project.name = project.name,
                 "{message} It is kept, although config.yml does not have it"
@@ -53,10 +53,6 @@ pub(crate) async fn apply(
 
 fn type_of(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("(no type)")
-}
-
-fn kind_of(value: &Value) -> Option<BackendType> {
-    type_of(value).parse().ok()
 }
 
 /// The content of a file that the configuration names.

@@ -4,6 +4,7 @@
 //! at is a finding as well, and the whole answers in time whatever hangs.
 
 mod accounts;
+mod backend_files;
 mod rows;
 mod stores;
 
@@ -19,6 +20,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+pub use backend_files::{BackendFiles, LeftOut, Wrong};
 
 use crate::error::Result;
 use crate::state::AppState;
@@ -36,6 +39,7 @@ pub struct Doctor {
     /// The one under way: whoever asks meanwhile gets its findings.
     underway: Locked<Option<WeakShared<BoxFuture<'static, Diagnosis>>>>,
     accounts: Semaphore,
+    files: BackendFiles,
 }
 
 impl Default for Doctor {
@@ -51,7 +55,14 @@ impl Doctor {
             limit,
             underway: Locked::new(None),
             accounts: Semaphore::new(ACCOUNTS_AT_ONCE),
+            files: BackendFiles::default(),
         }
+    }
+
+    /// Who tells of these files that describe backends as well.
+    #[must_use]
+    pub fn with_files(self, files: BackendFiles) -> Self {
+        Self { files, ..self }
     }
 
     /// The diagnosis that is under way; one is begun if there is none.
@@ -175,7 +186,8 @@ async fn look_at_everything(state: &AppState) -> Diagnosis {
         accounts::check(state, deadline),
     );
     let rows = rows.unwrap_or_else(|error| Report::of(stores::unreadable(&error)));
-    let mut report = stores.and(rows).and(accounts);
+    let files = backend_files::check(&state.control.doctor.files);
+    let mut report = stores.and(rows).and(files).and(accounts);
     report.checks.sort_by_key(|done| done.check);
     report
         .findings

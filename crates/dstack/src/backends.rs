@@ -1,5 +1,8 @@
 //! The backends that this build has, and the prices that they offer by.
 
+#[cfg(feature = "manifests")]
+mod manifests;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,10 +25,14 @@ const CATALOG_CACHE: &str = "catalog";
 pub(crate) fn install(
     options: &mut ServerOptions,
 ) -> Result<Arc<Catalog>, Box<dyn std::error::Error + Send + Sync>> {
-    let settings = &options.settings;
     // Their types are known from now on.
     #[cfg(feature = "manifests")]
-    let manifests = read_manifests(settings);
+    let manifests = {
+        let (manifests, files) = manifests::read(&options.settings);
+        options.backend_files = files;
+        manifests
+    };
+    let settings = &options.settings;
     let catalog = CatalogSettings::from_env(Some(settings.dir.join(CATALOG_CACHE)));
     let catalog = Arc::new(Catalog::open(catalog)?);
     let env = Env {
@@ -47,26 +54,6 @@ pub(crate) fn install(
     let registry = dstack_backends::registry_with(&env, manifests)?;
     options.registry = registry;
     Ok(catalog)
-}
-
-/// What the files of the administrator's directory describe. What is wrong with one is told, and hides no other.
-#[cfg(feature = "manifests")]
-fn read_manifests(settings: &Settings) -> Vec<dstack_backends::manifest::Manifest> {
-    let dir = settings.manifests_dir();
-    let mut folder = dstack_backends::manifest::read_folder(&dir);
-    folder
-        .manifests
-        .retain(|manifest| match BackendType::register(&manifest.kind) {
-            Ok(_) => true,
-            Err(error) => {
-                folder.problems.push(error.to_string());
-                false
-            }
-        });
-    for problem in &folder.problems {
-        tracing::warn!(dir = %dir.display(), "A file that describes a backend is left out until the server starts again: {problem}");
-    }
-    folder.manifests
 }
 
 /// By backend, as `DSTACK_SERVER_BACKEND_ENDPOINTS` has them.

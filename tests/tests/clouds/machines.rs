@@ -9,8 +9,10 @@ use dstack_emulator_cloudrift::{CloudRift, Times};
 use dstack_emulator_lambda::{Lambda, Size as LambdaSize, Times as LambdaTimes};
 use dstack_emulator_oci::{FINGERPRINT, HOME, KEY as OCI_KEY, Oci, TENANCY, Times as OciTimes, USER};
 use dstack_tests::hosts::{EndsHosts, Lab, USUAL};
+use dstack_tests::manifests;
 use dstack_tests::parts::Part;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::Cloud;
 
@@ -91,6 +93,7 @@ fn cloudrift_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         wrong_config: config("wrong"),
         wrong_fields: &["creds", "api_key"],
         secret: KEY.to_owned(),
+        files: None,
         endpoint: Some(format!("cloudrift=http://{}/api/v1", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--gpu", "RTX4090"], SIZE.0),
@@ -137,11 +140,39 @@ fn lambda_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         wrong_config: config("wrong"),
         wrong_fields: &["creds", "api_key"],
         secret: LAMBDA_KEY.to_owned(),
+        files: None,
         endpoint: Some(format!("lambda=http://{}/api/v1", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--gpu", "A10"], LAMBDA_SIZE.0),
         made_for_two_runs: 1,
         lab,
+    }
+}
+
+pub(crate) fn lambda_manifest() -> Part<Cloud> {
+    Ok(described_by_a_file(lambda()?))
+}
+
+pub(crate) fn empty_lambda_manifest() -> Part<Cloud> {
+    Ok(described_by_a_file(empty_lambda()?))
+}
+
+/// The same cloud of Lambda, by the backend of a manifest.
+fn described_by_a_file(cloud: Cloud) -> Cloud {
+    let files = TempDir::new().unwrap();
+    fs_err::write(files.path().join("lambda.yml"), manifests::lambda()).unwrap();
+    let of_type = |mut config: Value| {
+        config["type"] = json!(manifests::LAMBDA);
+        config
+    };
+    let at = |endpoint: String| endpoint.replacen("lambda=", &format!("{}=", manifests::LAMBDA), 1);
+    Cloud {
+        name: manifests::LAMBDA,
+        config: of_type(cloud.config),
+        wrong_config: of_type(cloud.wrong_config),
+        endpoint: cloud.endpoint.map(at),
+        files: Some(files),
+        ..cloud
     }
 }
 
@@ -185,6 +216,7 @@ fn aws_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         wrong_config: config("wrong"),
         wrong_fields: &["creds", "secret_key"],
         secret: secret.to_owned(),
+        files: None,
         endpoint: Some(format!("aws=http://{}", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--cpu", "2", "--memory", "4GB"], "t3.medium"),
@@ -222,6 +254,7 @@ fn oci_with(machines: Machines, lab: Option<EndsHosts>) -> Cloud {
         wrong_fields: &["creds", "user"],
         // A line of it: as a whole it is never on one.
         secret: OCI_KEY.lines().nth(1).unwrap_or_default().to_owned(),
+        files: None,
         endpoint: Some(format!("oci=http://{}", serve(emulator.router()))),
         books: Box::new(emulator),
         offer: (&["--cpu", "2", "--memory", "15GB"], OCI_SHAPE),

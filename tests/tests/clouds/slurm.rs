@@ -72,6 +72,7 @@ pub(crate) fn slurm() -> Part<Cloud> {
         wrong_config: config(port, &lab.private_key().unwrap()),
         wrong_fields: &["clusters", "private_key", "content"],
         secret: key.lines().nth(1).unwrap().to_owned(),
+        files: None,
         endpoint: None,
         books: Box::new(cluster),
         offer: (&["--cpu", "2", "--memory", "4GB"], "node1"),

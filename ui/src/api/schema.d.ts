@@ -3098,7 +3098,7 @@ export interface components {
              * @description The check that found it.
              * @enum {string}
              */
-            check: "database" | "log-store" | "bucket" | "clocks" | "backends" | "orphans" | "terminations" | "stuck" | "hosts";
+            check: "database" | "log-store" | "bucket" | "clocks" | "backend-files" | "backends" | "orphans" | "terminations" | "stuck" | "hosts";
             /** @description What it looked at, for people, such as `2 accounts`. */
             looked_at: string;
         };
@@ -4100,7 +4100,7 @@ export interface components {
              * @description What found it.
              * @enum {string}
              */
-            check: "database" | "log-store" | "bucket" | "clocks" | "backends" | "orphans" | "terminations" | "stuck" | "hosts";
+            check: "database" | "log-store" | "bucket" | "clocks" | "backend-files" | "backends" | "orphans" | "terminations" | "stuck" | "hosts";
             /** @description What it is about, such as `instance train-0` or `backend aws`. */
             subject: string;
             /** @description Names of the projects that it concerns; none: all of them. */

@@ -2,55 +2,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_of,
-    passes_with_the_reference, requirements, with_machine,
+    CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, passes_with_the_reference,
+    with_machine,
 };
 use dstack_compute::{ComputeError, Machine, Removal, Sign};
-use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times, size};
-use dstack_model::runs::Requirements;
-use serde_json::{Value, json};
+use dstack_emulator_digitalocean::{DigitalOcean, PROJECT, Times};
+use serde_json::json;
 
-/// More than a page of each list.
-fn sizes() -> Vec<Value> {
-    let h100 = |count: u64| Some(("nvidia_h100", count, 80 * count));
-    let mi300x = Some(("amd_mi300x", 8, 1536));
-    vec![
-        size("s-4vcpu-8gb", (4, 8, 0.071_43), None, &["nyc1", "fra1"]),
-        size("g-16vcpu-64gb", (16, 64, 0.75), None, &["nyc1"]),
-        size("gpu-h100x1-80gb", (20, 240, 3.39), h100(1), &["tor1", "nyc2"]),
-        size("gpu-h100x8-640gb", (160, 1920, 23.92), h100(8), &["tor1"]),
-        size("gpu-mi300x8-1536gb", (160, 1920, 15.92), mi300x, &["atl1"]),
-    ]
-}
-
-/// Pages of lists are so small that nothing fits on one.
-const SMALL_PAGE: usize = 2;
+use crate::digitalocean_checks::{self, SMALL_PAGE, TIMES, gpu_machine, sizes, with_gpus};
 
 /// As large as they are there.
 const PAGE: usize = 200;
 
-const TIMES: Times = Times {
-    starts: Duration::from_secs(45),
-    ends: Duration::from_secs(10),
-};
-
-fn config(kind: &str, key: &str, project: Option<&str>) -> Value {
-    json!({"type": kind, "project_name": project, "creds": {"type": "api_key", "api_key": key}})
-}
-
-fn cloud_of(kind: &str, page: usize) -> (Arc<DigitalOcean>, Cloud) {
-    let make = match kind {
+fn cloud_of(name: &str, page: usize) -> (Arc<DigitalOcean>, Cloud) {
+    let kind = match name {
         "amddevcloud" => dstack_backend_digitalocean::amd_kind,
         _ => dstack_backend_digitalocean::kind,
     };
-    let emulator = Arc::new(DigitalOcean::with(CANARY, sizes(), TIMES, page));
-    let refused = vec![
-        (config(kind, "wrong", None), &["creds.api_key"][..]),
-        (config(kind, CANARY, Some("none")), &["project_name"][..]),
-    ];
-    let working = config(kind, CANARY, Some(PROJECT));
-    let cloud = Cloud::new(Arc::clone(&emulator) as _, make, working, refused);
-    (emulator, cloud)
+    digitalocean_checks::cloud_of(name, kind, page)
 }
 
 fn digitalocean() -> (Arc<DigitalOcean>, Cloud) {
@@ -63,16 +32,6 @@ fn cloud() -> Cloud {
 
 fn amd_cloud() -> Cloud {
     cloud_of("amddevcloud", SMALL_PAGE).1
-}
-
-fn with(gpus: &Value) -> Requirements {
-    let resources = json!({"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": gpus});
-    requirements(&json!({"resources": resources}))
-}
-
-/// The cheapest machine with GPUs of this kind.
-async fn gpu_machine(cloud: &Cloud, gpus: &Value) -> Subject<Machine> {
-    machine_of(cloud, &with(gpus), |_| true).await
 }
 
 pub(crate) async fn one_machine() -> (Cloud, Subject<Machine>) {
@@ -91,17 +50,7 @@ async fn one_with_gpus() -> (Cloud, Subject<Machine>) {
 }
 
 async fn machines_of_both_lists() -> (Cloud, Vec<Subject<Machine>>) {
-    let cloud = cloud();
-    let gpus = json!("H100:1");
-    let subjects = vec![
-        machine(&cloud).await,
-        machine(&cloud).await,
-        machine(&cloud).await,
-        gpu_machine(&cloud, &gpus).await,
-        gpu_machine(&cloud, &gpus).await,
-        gpu_machine(&cloud, &gpus).await,
-    ];
-    (cloud, subjects)
+    digitalocean_checks::machines_of_both_lists(cloud()).await
 }
 
 checks_of!(machines: one_machine, machines_of_both_lists);
@@ -140,32 +89,12 @@ async fn regions_restrict_offers() {
 
 #[tokio::test(start_paused = true)]
 async fn each_gpu_has_its_image_and_docker_is_installed_where_it_lacks() {
-    let (emulator, cloud) = digitalocean();
-    for (gpus, image, has_docker) in [
-        (json!(0), "ubuntu-24-04-x64", false),
-        (json!("H100:1"), "gpu-h100x1-base", true),
-        (json!("H100:8"), "gpu-h100x8-base", true),
-        (json!("MI300X:8"), "gpu-amd-base", false),
-    ] {
-        let subject = gpu_machine(&cloud, &gpus).await;
-        Driver::new(&cloud).make(&subject).await.unwrap();
-        let asked = emulator.asked().pop().unwrap();
-        assert_eq!(asked["image"], image);
-        assert!(asked["project_id"].is_string());
-        let user_data = asked["user_data"].as_str().unwrap();
-        assert_eq!(user_data.contains("docker.io"), !has_docker, "{user_data}");
-        assert!(
-            user_data.contains(&subject.want.authorized_keys[0]),
-            "{user_data}"
-        );
-    }
-    // The key was added once, beside those of others.
-    assert_eq!(emulator.keys().len(), 4);
+    digitalocean_checks::each_gpu_has_its_image_and_docker_is_installed_where_it_lacks(digitalocean()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn memory_of_a_gpu_is_not_that_of_all() {
-    let offers = cloud().offers(&with(&json!({"count": 8}))).await;
+    let offers = cloud().offers(&with_gpus(&json!({"count": 8}))).await;
     let memory = offers
         .iter()
         .map(|offer| offer.instance.resources.gpus[0].memory_mib / 1024);
@@ -174,24 +103,12 @@ async fn memory_of_a_gpu_is_not_that_of_all() {
 
 #[tokio::test(start_paused = true)]
 async fn an_account_may_have_so_many() {
-    let (emulator, cloud) = digitalocean();
-    emulator.limit(0);
-    let made = Driver::new(&cloud).make(&machine(&cloud).await).await;
-    assert!(matches!(made, Err(ComputeError::NoQuota(_))), "{made:?}");
+    digitalocean_checks::an_account_may_have_so_many(digitalocean()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_project_that_is_gone_is_named() {
-    let mut cloud = cloud();
-    cloud.config["project_name"] = json!("none");
-    let error = Driver::new(&cloud)
-        .make(&machine(&cloud).await)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&error, ComputeError::Configuration(text) if text.contains("project_name")),
-        "{error:?}"
-    );
+    digitalocean_checks::a_project_that_is_gone_is_told(cloud(), "digitalocean", "project_name").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,44 +1,25 @@
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, passes_with_the_reference,
-    sizes_of_catalog, with_machine, with_machines,
+    with_machine,
 };
-use dstack_compute::{ComputeError, Machine, Sign};
-use dstack_emulator_lambda::{Lambda, Size, Times, USUAL};
-use dstack_model::instances::InstanceAvailability;
-use dstack_units::CpuArchitecture;
+use dstack_compute::{Machine, Sign};
+use dstack_emulator_lambda::{Lambda, Times};
 use serde_json::{Value, json};
 
-/// All sizes of the catalogue.
-fn sizes() -> Vec<Size> {
-    static SIZES: LazyLock<Vec<Size>> = LazyLock::new(|| {
-        sizes_of_catalog("lambdalabs", &["lambda-arm"], |row| Size {
-            name: row.instance_name().to_owned(),
-            region: row.location().to_owned(),
-        })
-    });
-    SIZES.clone()
-}
+use crate::lambda_checks::{self, emulator, sizes};
 
 fn cloud_of(emulator: Lambda) -> Cloud {
-    let config = |key: &str| json!({"type": "lambda", "creds": {"type": "api_key", "api_key": key}});
-    let refused = vec![(config("wrong"), &["creds.api_key"][..])];
-    Cloud::new(
-        Arc::new(emulator),
-        dstack_backend_lambda::kind,
-        config(CANARY),
-        refused,
-    )
+    lambda_checks::cloud_of(emulator, "lambda", dstack_backend_lambda::kind)
 }
 
 fn cloud() -> Cloud {
-    cloud_of(Lambda::new(CANARY, sizes()))
+    cloud_of(emulator())
 }
 
 async fn two_machines() -> (Cloud, Vec<Subject<Machine>>) {
-    with_machines(cloud(), 2).await
+    lambda_checks::two_machines(cloud_of).await
 }
 
 checks_of!(machines: one_machine, two_machines);
@@ -55,59 +36,17 @@ async fn offers() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_free_is_told_for_each_region() {
-    let all = sizes();
-    let free = all[0].clone();
-    let elsewhere = Size {
-        region: "nowhere-1".to_owned(),
-        ..all.iter().find(|size| size.name != free.name).unwrap().clone()
-    };
-    let cloud = cloud_of(Lambda::new(CANARY, vec![free.clone(), elsewhere]));
-    let offers = cloud.offers(&Cloud::requirements()).await;
-    assert!(offers.len() > 100, "{}", offers.len());
-    let available = offers
-        .iter()
-        .filter(|offer| offer.availability == InstanceAvailability::Available);
-    let places: Vec<_> = available
-        .map(|offer| (&*offer.instance.name, &*offer.region))
-        .collect();
-    assert_eq!(places, [(&*free.name, &*free.region)]);
-    let arm = |offer: &&dstack_model::offers::InstanceOfferWithAvailability| {
-        offer.instance.resources.cpu_arch == Some(CpuArchitecture::Arm)
-    };
-    assert!(
-        offers
-            .iter()
-            .filter(arm)
-            .all(|offer| offer.instance.name.contains("gh200"))
-    );
-    assert!(offers.iter().any(|offer| arm(&offer)), "no GH200");
+    lambda_checks::what_is_free_is_told_for_each_region(cloud_of).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn refusals_are_told_apart() {
-    for (status, code) in [
-        (400, "global/quota-exceeded"),
-        (403, "global/invalid-address"),
-        (403, "global/account-inactive"),
-        (400, "global/invalid-parameters"),
-    ] {
-        let emulator = Lambda::new(CANARY, sizes());
-        emulator.refuse_launches(status, code);
-        let cloud = cloud_of(emulator);
-        let subject = machine(&cloud).await;
-        let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
-        let is_expected = match code {
-            "global/quota-exceeded" => matches!(error, ComputeError::NoQuota(_)),
-            "global/account-inactive" => matches!(error, ComputeError::Credentials(_)),
-            _ => matches!(error, ComputeError::Refused(_)),
-        };
-        assert!(is_expected, "{code}: {error:?}");
-    }
+    lambda_checks::refusals_are_told_apart(cloud_of).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unhealthy_machine_is_waited_for() {
-    let emulator = Lambda::new(CANARY, sizes());
+    let emulator = emulator();
     let cloud = cloud_of(emulator.clone());
     let subject = machine(&cloud).await;
     let driver = Driver::new(&cloud);
@@ -129,7 +68,7 @@ async fn an_unhealthy_machine_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_the_account_has_is_used() {
-    let emulator = Lambda::new(CANARY, sizes());
+    let emulator = emulator();
     let cloud = cloud_of(emulator.clone());
     let mut subject = machine(&cloud).await;
     let other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOtherOtherOtherOtherOtherOtherOtherOtherOt";
@@ -147,39 +86,14 @@ async fn a_key_that_the_account_has_is_used() {
     assert_eq!(config["ssh_authorized_keys"], json!([project, other]));
 }
 
-/// The API takes one request a second, and one launch in twelve: whoever asks sooner is told 429, which is an error here.
 #[tokio::test(start_paused = true)]
 async fn requests_and_launches_are_as_far_apart_as_the_api_wants() {
-    let times = Times {
-        request_interval: Duration::from_secs(1),
-        ..USUAL
-    };
-    let another = cloud();
-    let subjects = [
-        machine(&another).await,
-        machine(&another).await,
-        machine(&another).await,
-    ];
-    let emulator = Lambda::with_times(CANARY, sizes(), times);
-    let cloud = cloud_of(emulator.clone());
-    let backend = cloud.open();
-    let lives = subjects.iter().map(async |subject| {
-        let driver = Driver::with_backend(&cloud, Arc::clone(&backend));
-        let place = driver.make(subject).await.unwrap();
-        driver.remove(&subject.known(Some(place)), subject).await;
-        let errors = driver.errors.lock().unwrap().clone();
-        assert!(errors.iter().all(|error| !error.contains("429")), "{errors:?}");
-    });
-    futures_util::future::join_all(lives).await;
-    assert_eq!(
-        (emulator.ledger().count(), emulator.ledger().alive()),
-        (3, Vec::new())
-    );
+    lambda_checks::requests_and_launches_are_as_far_apart_as_the_api_wants(cloud_of).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn servers_that_register_a_key_at_once_share_it() {
-    let emulator = Lambda::new(CANARY, sizes());
+    let emulator = emulator();
     let cloud = cloud_of(emulator.clone());
     let subjects = [machine(&cloud).await, machine(&cloud).await];
     let drivers = [Driver::new(&cloud), Driver::new(&cloud)];

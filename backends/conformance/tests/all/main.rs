@@ -11,6 +11,7 @@ mod crusoe;
 mod cudo;
 mod daytona;
 mod digitalocean;
+mod digitalocean_checks;
 mod gcp;
 mod hotaisle;
 mod jarvislabs;
@@ -18,7 +19,9 @@ mod kubernetes;
 mod kubernetes_gateways;
 mod kubernetes_others;
 mod lambda;
+mod lambda_checks;
 mod lium;
+mod manifest_pages;
 mod manifests;
 mod nebius;
 mod oci;
@@ -32,3 +35,10 @@ mod tensordock;
 mod vastai;
 mod verda;
 mod vultr;
+
+use serde_json::{Value, json};
+
+/// A configuration with no more than a key.
+fn with_key(name: &str, key: &str) -> Value {
+    json!({"type": name, "creds": {"type": "api_key", "api_key": key}})
+}

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use dstack_model::backends::BackendName;
+
+use super::ProjectChoice;
 
 /// Options of `backend`.
 #[derive(Debug, Args)]
@@ -16,6 +19,21 @@ pub struct BackendArgs {
 pub enum BackendAction {
     /// Make one machine as a file (manifest) describes it, look at it, remove it, and say what is not as it has to be
     Check(BackendCheckArgs),
+    /// Delete a backend of the project, also one whose type the server does not know any more
+    Delete(BackendDeleteArgs),
+}
+
+/// Options of `backend delete`.
+#[derive(Debug, Args)]
+pub struct BackendDeleteArgs {
+    #[command(flatten)]
+    pub project: ProjectChoice,
+    /// The type of the backend, such as `aws`
+    #[arg(value_name = "TYPE")]
+    pub name: BackendName,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Options of `backend check`.

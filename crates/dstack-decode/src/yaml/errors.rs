@@ -22,21 +22,26 @@ pub struct ConfigError {
     pub suggestion: Option<String>,
 }
 
+impl ConfigError {
+    /// What is wrong and where in the document, without the place in the file.
+    pub fn cause(&self) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            if !self.path.is_empty() {
+                write!(f, "`{}`: ", self.path)?;
+            }
+            f.write_str(&self.message)?;
+            match &self.suggestion {
+                Some(meant) => write!(f, ", did you mean `{meant}`?"),
+                None => Ok(()),
+            }
+        })
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}:{}: ",
-            self.file, self.position.line, self.position.column
-        )?;
-        if !self.path.is_empty() {
-            write!(f, "`{}`: ", self.path)?;
-        }
-        f.write_str(&self.message)?;
-        match &self.suggestion {
-            Some(meant) => write!(f, ", did you mean `{meant}`?"),
-            None => Ok(()),
-        }
+        let Position { line, column } = self.position;
+        write!(f, "{}:{line}:{column}: {}", self.file, self.cause())
     }
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Decode;
-use crate::backends::BackendType;
+use crate::backends::BackendName;
 use crate::fleets::{ApplyFleetPlanInput, FleetSpec};
 use crate::gateways::{ApplyGatewayPlanInput, GatewayConfiguration, GatewaySpec};
 use crate::health::HealthCheck;
@@ -249,7 +249,7 @@ pub struct SetWildcardDomainRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct DeleteBackendsRequest {
     /// Types of the backends; those that are not configured are ignored.
-    pub backends_names: Vec<BackendType>,
+    pub backends_names: Vec<BackendName>,
 }
 
 /// Request of `backends/create_yaml` and `backends/update_yaml`.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dstack_compute::{Account, Backend, ComputeError, MissingRegion};
 use dstack_engine::orphans::{ListError, Listed, Listing, list as list_owned};
+use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
 use dstack_model::diagnosis::{
     AccountInventory, DiagnosisCheck, Finding, ListAccountRequest, ListAccountResponse, OwnedState,
@@ -275,6 +276,14 @@ fn failed(account: &Account, error: &ComputeError) -> Finding {
         ComputeError::NoKeysNow(_) => {
             "See that the server's machine has credentials (environment, profile, role), and that its clock is right. It is asked again by itself"
         }
+        ComputeError::Configuration(_) if is_gone(&account.kind) => {
+            let remedy = format!(
+                "Put the file that describes it back, and start the server again. If the backend is not needed any more, delete it: \
+                 `dstack backend delete {}`, in each of these projects",
+                account.kind
+            );
+            return about(account, DiagnosisCheck::Backends, error.to_string(), &remedy);
+        }
         ComputeError::Configuration(_) | ComputeError::Unsupported(_) => {
             "Configure the backend again in these projects, or remove it from them"
         }
@@ -283,6 +292,11 @@ fn failed(account: &Account, error: &ComputeError) -> Finding {
         }
     };
     about(account, DiagnosisCheck::Backends, error.to_string(), remedy)
+}
+
+/// Whether it is a type that no file describes any more.
+fn is_gone(kind: &str) -> bool {
+    kind.parse::<BackendType>().is_err()
 }
 
 fn about(account: &Account, check: DiagnosisCheck, problem: String, remedy: &str) -> Finding {

@@ -4,9 +4,9 @@ use dstack_api::responses::{BackendConfigBody, BackendConfigYaml};
 use dstack_api::{Nothing, routes};
 use dstack_compute::config::BackendConfig;
 use dstack_control::backends::stored::stored;
-use dstack_model::backends::BackendType;
+use dstack_model::backends::{BackendName, BackendType};
 use dstack_model::decode::problem::validation_body;
-use dstack_model::decode::{Loc, decode_strict};
+use dstack_model::decode::{Loc, MAX_PROBLEMS, Problem, decode_strict};
 use dstack_model::requests::{BackendYamlRequest, DeleteBackendsRequest};
 use dstack_model::yaml;
 use serde_json::Value;
@@ -75,11 +75,36 @@ async fn get_yaml(call: Call, _: Nothing) -> Result<BackendConfigYaml> {
     })
 }
 
+/// Also of types that nobody knows any more: their files are gone, and the backends are still there.
 async fn delete(call: Call, request: DeleteBackendsRequest) -> Result<()> {
     let (verbs, project) = (&call.state.control.verbs.backends, &call.project()?.row);
-    Ok(verbs
-        .delete(call.user()?.into(), project, &request.backends_names)
-        .await?)
+    let names = &request.backends_names;
+    if names.iter().any(|name| !name.is_known()) {
+        let problems = unknown(names, &verbs.names(project).await?);
+        if !problems.is_empty() {
+            return Err(ApiError::Validation(validation_body("body", &problems)));
+        }
+    }
+    let names: Vec<&str> = names.iter().map(BackendName::as_str).collect();
+    Ok(verbs.delete(call.user()?.into(), project, &names).await?)
+}
+
+/// What is wrong with names that neither this server knows nor the project has.
+fn unknown(names: &[BackendName], configured: &[String]) -> Vec<Problem> {
+    let is_configured = |name: &BackendName| configured.iter().any(|kind| kind == name.as_str());
+    let mut found = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        if name.is_known() || is_configured(name) {
+            continue;
+        }
+        let refused = decode_strict::<BackendType>(&Value::from(name.as_str()));
+        found.extend(refused.err().into_iter().flatten().map(|problem| Problem {
+            loc: vec![Loc::Key("backends_names".into()), Loc::Index(index)],
+            ..problem
+        }));
+    }
+    found.truncate(MAX_PROBLEMS);
+    found
 }
 
 fn shown(config: &BackendConfig) -> Result<BackendConfigBody> {

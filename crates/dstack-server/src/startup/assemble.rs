@@ -106,6 +106,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     };
     services.load().await?;
     let control = Control::new(&data, engine, backends, verbs, &edge.settings);
+    let control = control.with_backend_files(options.backend_files);
     let state = AppState {
         data,
         auth: Arc::new(auth),

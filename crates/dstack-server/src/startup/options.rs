@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::config_backends::rounds::Waits;
+use crate::doctor::BackendFiles;
 use crate::images::UnknownImages;
 use crate::job_maker::JobMaker;
 use crate::services::ServiceRoutes;
@@ -85,6 +86,8 @@ pub struct ServerOptions {
     pub workers: Option<Handle>,
     /// Kinds of clouds that can be configured.
     pub registry: Registry,
+    /// The files that describe backends, some of which may be left out.
+    pub backend_files: BackendFiles,
     /// Told which installation this server is of, once the database is open.
     pub installation: Arc<OnceLock<InstallationId>>,
     /// How long is waited for the backends of config.yml.
@@ -122,6 +125,7 @@ impl ServerOptions {
             start_engine: None,
             workers: None,
             registry: Registry::default(),
+            backend_files: BackendFiles::default(),
             installation: Arc::default(),
             config_waits: Waits::default(),
             images: Arc::new(UnknownImages),

@@ -18,7 +18,7 @@ use dstack_store::writes::Affected;
 
 use super::{Auth, Data};
 use crate::access::Access;
-use crate::doctor::Doctor;
+use crate::doctor::{BackendFiles, Doctor};
 use crate::job_maker::JobMaker;
 use crate::render::runs::RunCache;
 use crate::run_resources::SqlRunResources;
@@ -173,6 +173,15 @@ impl Control {
             ),
             verbs,
             doctor: Doctor::default(),
+        }
+    }
+
+    /// With a doctor that knows of these files.
+    #[must_use]
+    pub fn with_backend_files(self, files: BackendFiles) -> Self {
+        Self {
+            doctor: self.doctor.with_files(files),
+            ..self
         }
     }
 }

@@ -12,6 +12,8 @@ use dstack_server::backends::StoredBackends;
 use dstack_store::raw;
 use serde_json::{Value, json};
 
+use super::effects::ssh_fleet;
+use super::reload::OLD;
 use super::{ADMIN, Server, TestServer, request};
 
 #[derive(Debug)]
@@ -138,6 +140,94 @@ async fn a_kind_that_the_build_lacks_is_not_available() {
         .await
         .ok();
     assert_eq!(types, json!(["runpod"]));
+}
+
+async fn execute(server: &Server, sql: &str) {
+    raw::execute(&server.state.data.database, sql).await.unwrap();
+}
+
+/// Its file is gone: the backend goes as others do, once nothing is there that only it can end.
+#[tokio::test]
+async fn a_backend_whose_type_nobody_knows_is_deleted_as_others_are() {
+    let server = server().await;
+    server.main("backends/create", runpod("canary-1")).await.ok();
+    execute(&server, "UPDATE backends SET type = 'nimbus'").await;
+    let delete = async |names: Value| {
+        let request = json!({ "backends_names": names });
+        server.main("backends/delete", request).await
+    };
+    let has_it = async || {
+        let project = server
+            .post(ADMIN, "/api/projects/main/get", Value::Null)
+            .await
+            .ok();
+        project["backends"][0]["name"] == "nimbus"
+    };
+
+    // Of names that neither the server knows nor the project has, the request is wrong, as it is in dstack 0.22.5.
+    for (names, index) in [
+        (json!(["cumulus"]), 0),
+        (json!(["nimbus", "cumulus"]), 1),
+        (json!(["Nimbus"]), 0),
+    ] {
+        let answer = delete(names.clone()).await;
+        assert_eq!(answer.status, 422, "{names}: {}", answer.body);
+        let detail = &answer.body["detail"];
+        assert_eq!(detail.as_array().unwrap().len(), 1);
+        assert_eq!(
+            (&detail[0]["type"], &detail[0]["loc"], &detail[0]["input"]),
+            (
+                &json!("enum"),
+                &json!(["body", "backends_names", index]),
+                &names[index]
+            )
+        );
+    }
+    assert!(has_it().await);
+
+    let fleet = json!({"plan": {"spec": ssh_fleet(&["192.0.2.1"])}, "force": true});
+    server.main("fleets/apply", fleet).await.ok();
+    execute(&server, "UPDATE instances SET backend = 'nimbus'").await;
+    let refused = delete(json!(["nimbus"])).await;
+    let (text, _) = refused.refused();
+    assert!(
+        text.starts_with(
+            "Backend nimbus has active instances, and this server does not know its type any more"
+        ) && text.contains("DSTACK_SERVER_BACKENDS_DIR"),
+        "{text}"
+    );
+    assert!(has_it().await);
+
+    execute(&server, "UPDATE instances SET status = 'terminated'").await;
+    delete(json!(["nimbus", "aws"])).await.ok();
+    assert!(!has_it().await);
+    let events = server.post(ADMIN, "/api/events/list", json!({})).await.ok();
+    assert_eq!(events[0]["message"], "Backend deleted. Type: nimbus");
+    assert_eq!(delete(json!(["nimbus"])).await.status, 422);
+}
+
+/// Whether or not somebody knows their types: what is listed is kept, and nothing else.
+#[tokio::test]
+async fn backends_that_config_yml_does_not_list_any_more_are_deleted() {
+    let server = server().await;
+    server.main("backends/create", runpod("canary-1")).await.ok();
+    execute(&server, "UPDATE backends SET type = 'nimbus'").await;
+    let project = server.main_project().await;
+    let configured = async || {
+        let names = server.state.data.database.backends().list(project).await.unwrap();
+        names.into_iter().map(|row| row.kind).collect::<Vec<_>>()
+    };
+    let listing = |backends: &str| {
+        let keys = format!("encryption:\n  keys:\n  - {OLD}\n");
+        format!("{keys}projects:\n- name: main\n  backends: {backends}\n")
+    };
+    server
+        .reload(&listing("[{type: nimbus, creds: {key: k}}]"))
+        .await
+        .unwrap();
+    assert_eq!(configured().await, ["nimbus"]);
+    server.reload(&listing("[]")).await.unwrap();
+    assert_eq!(configured().await, [""; 0]);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What is wrong with an installation, and what it has in clouds.
 
 use std::future::pending;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use dstack_model::runs::{JobProvisioningData, Requirements};
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::orphans::Sighting;
 use dstack_server::blobs::Bucket;
+use dstack_server::doctor::{BackendFiles, LeftOut, Wrong};
 use dstack_store::queries::orphans::OrphanRow;
 use dstack_store::rows::{InstanceRow, OperationKind, OperationRow, OperationState};
 use dstack_store::writes::Change;
@@ -280,6 +282,7 @@ async fn of_a_healthy_installation_every_check_is_told_and_nothing_is_found() {
         "log-store",
         "bucket",
         "clocks",
+        "backend-files",
         "backends",
         "orphans",
         "terminations",
@@ -287,6 +290,119 @@ async fn of_a_healthy_installation_every_check_is_told_and_nothing_is_found() {
         "hosts",
     ];
     assert_eq!(checks, all);
+}
+
+#[tokio::test]
+async fn files_that_describe_no_backend_are_found_with_line_and_cause() {
+    let wrong = |line: Option<usize>, cause: &str| Wrong {
+        line,
+        cause: cause.to_owned(),
+    };
+    let dir = PathBuf::from("/etc/backends");
+    let left_out = vec![
+        LeftOut {
+            file: dir.join("twice.yml"),
+            problems: vec![wrong(Some(4), "`type`: acme.yml describes `acme` already")],
+        },
+        LeftOut {
+            file: dir.join("broken.yml"),
+            problems: vec![
+                wrong(Some(2), "`api`: Field required"),
+                wrong(Some(11), "`mkae` is no field"),
+            ],
+        },
+        LeftOut {
+            file: dir.clone(),
+            problems: vec![wrong(None, "Permission denied")],
+        },
+    ];
+    let files = BackendFiles {
+        dir,
+        used: 1,
+        left_out,
+    };
+    let server = TestServer::new().backend_files(files).start().await;
+    let diagnosis = server.post(ADMIN, DIAGNOSIS, Value::Null).await.ok();
+    let checks = diagnosis["checks"].as_array().unwrap();
+    let done = checks
+        .iter()
+        .find(|done| done["check"] == "backend-files")
+        .unwrap();
+    assert_eq!(
+        done["looked_at"],
+        "4 files in /etc/backends, as read at the start"
+    );
+    let found = findings(&server).await;
+    let check = "backend-files";
+    assert_found(
+        &found,
+        &[
+            (check, "directory /etc/backends", "Permission denied"),
+            (
+                check,
+                "file /etc/backends/broken.yml",
+                "line 2: `api`: Field required; line 11: `mkae` is no field",
+            ),
+            (
+                check,
+                "file /etc/backends/twice.yml",
+                "line 4: `type`: acme.yml describes `acme` already",
+            ),
+        ],
+    );
+    let remedy = found[1]["remedy"].as_str().unwrap();
+    assert!(
+        remedy.contains("`dstack backend check --offline /etc/backends/broken.yml`"),
+        "{remedy}"
+    );
+}
+
+/// Accounts of a type whose file is gone, and of one that this server knows and that was configured for another version.
+#[derive(Debug)]
+struct Misfits;
+
+#[async_trait]
+impl Backends for Misfits {
+    async fn of_project(&self, _: ProjectId) -> Result<Vec<Arc<dyn Backend>>, ComputeError> {
+        Ok(Vec::new())
+    }
+
+    async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
+        let of = |kind: &str| Account {
+            id: kind.to_owned(),
+            kind: kind.to_owned(),
+            backend: Err(ComputeError::Configuration("it does not fit".to_owned())),
+            projects: vec![AccountProject {
+                id: ProjectId::new(Uuid::nil()),
+                name: "team".to_owned(),
+            }],
+        };
+        Ok(vec![of("nimbus"), of("runpod")])
+    }
+}
+
+#[tokio::test]
+async fn a_backend_whose_type_nobody_describes_is_found_with_how_it_is_deleted() {
+    let server = TestServer::new().backends(Arc::new(Misfits)).start().await;
+    let found = findings(&server).await;
+    assert_found(
+        &found,
+        &[
+            ("backends", "backend nimbus", "it does not fit"),
+            ("backends", "backend runpod", "it does not fit"),
+        ],
+    );
+    assert_eq!(found[0]["projects"], json!(["team"]));
+    let remedies = found.iter().map(|finding| finding["remedy"].as_str().unwrap());
+    let says = |text: &str| {
+        remedies
+            .clone()
+            .map(|remedy| remedy.contains(text))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(says("`dstack backend delete nimbus`"), [true, false]);
+    assert_eq!(says("Put the file that describes it back"), [true, false]);
+    assert_eq!(says("Configure the backend again"), [false, true]);
 }
 
 #[tokio::test]

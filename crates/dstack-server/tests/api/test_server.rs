@@ -12,7 +12,7 @@ use dstack_logs::{Durability, FileLogStore};
 use dstack_proxy::models::Renderer;
 use dstack_server::access::{FailedLogins, Freshness};
 use dstack_server::blobs::Bucket;
-use dstack_server::doctor::Doctor;
+use dstack_server::doctor::{BackendFiles, Doctor};
 use dstack_server::handlers;
 use dstack_server::images::UnknownImages;
 use dstack_server::login::Logins;
@@ -183,6 +183,12 @@ impl TestServer {
     /// Whose diagnoses take no longer than this.
     pub(crate) fn diagnosed_within(mut self, limit: Duration) -> Self {
         self.doctor = Doctor::within(limit);
+        self
+    }
+
+    /// That was started with these files that describe backends.
+    pub(crate) fn backend_files(mut self, files: BackendFiles) -> Self {
+        self.doctor = self.doctor.with_files(files);
         self
     }
 
