@@ -193,9 +193,10 @@ mod tests {
         note("HTTP/1.1 200 OK\r\n\r\n").unwrap();
         note("HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\n\r\n").unwrap();
         note("HTTP/1.1 429 Too Many Requests\r\n\r\n").unwrap();
+        note("HTTP/1.1 429 Too Many Requests\r\n\r\n").unwrap();
         assert!(note("HTTP/1.1 500 Oh\r\n\r\n").is_err());
         let all = total(vec![seen], Duration::from_secs(2));
-        assert_eq!((all.count(200), all.count(429), all.silent_refusals), (1, 2, 1));
+        assert_eq!((all.count(200), all.count(429), all.silent_refusals), (1, 3, 2));
         assert!((all.accepted() - 0.5).abs() < 1e-9);
     }
 }

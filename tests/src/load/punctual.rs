@@ -39,7 +39,7 @@ impl Pace {
             let load = &load;
             let client = |stream| scope.spawn(move || load.client(stream));
             let clients: Vec<_> = streams.into_iter().map(client).collect();
-            let seen = clients.into_iter().map(|client| client.join());
+            let seen = clients.into_iter().map(thread::ScopedJoinHandle::join);
             seen.map(|seen| seen.map_err(|_| anyhow!("a client panicked"))?)
                 .collect::<Result<Vec<Seen>>>()
         })?;
