@@ -18,7 +18,7 @@ pub(super) fn figures(what: &str, rounds: &[Round]) -> Result<Vec<Figure>> {
     println!("    rounds, p99 straight/through in ms: {}", told(rounds));
     let seconds = |name: &str, target, value: fn(&Round) -> f64| {
         let value = median(rounds.iter().map(value).collect())?;
-        let name = format!("{what}: {name} (median of rounds)");
+        let name = format!("{what}: {name} (median of rounds in turns)");
         anyhow::Ok(figure(name, Unit::Seconds, target, value))
     };
     Ok(vec![

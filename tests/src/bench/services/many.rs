@@ -1,5 +1,6 @@
 //! A hundred services with ten replicas each: what they add to the server's memory. Their hosts are simulated in the server's
-//! process, and so are their jobs, whose memory counts as the server's: as many jobs that are tasks are beside them.
+//! process, and so are their jobs, whose memory counts as the server's: as many jobs that are tasks are beside them. The routes are the
+//! real ones; there is no SSH, so that connections to replicas are not in it.
 
 use std::path::Path;
 use std::thread;
