@@ -3,7 +3,11 @@
 //! Requests are written ready-made onto kept connections, so that the load takes little of the processor the
 //! server under test shares with it.
 
+mod bulk;
+mod chunked;
+mod head;
 mod paced;
+mod punctual;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,6 +17,9 @@ use futures_util::future::try_join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+pub use bulk::Bulk;
+pub(crate) use chunked::Chunked;
+pub(crate) use head::Head;
 pub use paced::{Pace, Paced};
 
 /// What a load brought.
@@ -92,14 +99,23 @@ impl Load {
         let start = Instant::now();
         let clients = (0..self.clients).map(|_| requests.client(port, start + self.duration));
         let ended = runtime.block_on(try_join_all(clients))?;
-        let took = start.elapsed().as_secs_f64();
-        let body_bytes = ended.iter().map(|client| client.body_bytes).max().unwrap_or(0);
-        let samples: Vec<f64> = ended.into_iter().flat_map(|client| client.samples).collect();
+        Measured::of(ended, start.elapsed())
+    }
+}
+
+impl Measured {
+    /// Of what clients saw while the load took so long.
+    ///
+    /// # Errors
+    /// Nothing was answered.
+    fn of(clients: Vec<Client>, took: Duration) -> Result<Measured> {
+        let body_bytes = clients.iter().map(|client| client.body_bytes).max().unwrap_or(0);
+        let samples: Vec<f64> = clients.into_iter().flat_map(|client| client.samples).collect();
         if samples.is_empty() {
             bail!("no request was answered");
         }
         Ok(Measured {
-            rate: samples.len() as f64 / took,
+            rate: samples.len() as f64 / took.as_secs_f64(),
             answers: samples.len(),
             latency: Latency::of(samples),
             body_bytes,
@@ -107,7 +123,8 @@ impl Load {
     }
 }
 
-fn head(method: &str, path: &str, token: Option<&str>) -> String {
+/// The head of a request, without the empty line.
+pub(crate) fn head(method: &str, path: &str, token: Option<&str>) -> String {
     let authorization = token
         .map(|token| format!("authorization: Bearer {token}\r\n"))
         .unwrap_or_default();
@@ -141,7 +158,7 @@ impl Requests<'_> {
             let sent = Instant::now();
             let answer = response(&mut stream, &request, &mut buffer).await?;
             seen.samples.push(sent.elapsed().as_secs_f64());
-            if answer.status != 200 {
+            if answer.head.status()? != 200 {
                 bail!("{}", String::from_utf8_lossy(&buffer));
             }
             seen.body_bytes = seen.body_bytes.max(answer.body_bytes);
@@ -160,7 +177,8 @@ impl Requests<'_> {
     }
 }
 
-fn request(head: &str, body: &str) -> String {
+/// A request with a head of [`head`].
+pub(crate) fn request(head: &str, body: &str) -> String {
     match head.starts_with("GET ") {
         true => format!("{head}\r\n"),
         false => format!("{head}content-length: {}\r\n\r\n{body}", body.len()),
@@ -169,9 +187,7 @@ fn request(head: &str, body: &str) -> String {
 
 /// An answer; its text is in the buffer.
 struct Response {
-    status: u16,
-    /// In lower case.
-    head: String,
+    head: Head,
     body_bytes: usize,
 }
 
@@ -179,29 +195,25 @@ struct Response {
 async fn response(stream: &mut TcpStream, request: &str, buffer: &mut Vec<u8>) -> Result<Response> {
     stream.write_all(request.as_bytes()).await?;
     buffer.clear();
+    let head = answer_head(stream, buffer).await?;
+    let body_bytes = head.body_bytes().context("an answer without content-length")?;
+    while buffer.len() < head.bytes + body_bytes {
+        if stream.read_buf(buffer).await? == 0 {
+            bail!("the server closed the connection within an answer");
+        }
+    }
+    Ok(Response { head, body_bytes })
+}
+
+/// Reads until the head of an answer is in the buffer.
+pub(crate) async fn answer_head(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Head> {
     loop {
         if stream.read_buf(buffer).await? == 0 {
             bail!("the server closed the connection");
         }
-        let Some(at) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") else {
-            continue;
-        };
-        let head = String::from_utf8_lossy(&buffer[..at]).to_ascii_lowercase();
-        let body_bytes: usize = head
-            .lines()
-            .find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok())
-            .context("an answer without content-length")?;
-        while buffer.len() < at + 4 + body_bytes {
-            if stream.read_buf(buffer).await? == 0 {
-                bail!("the server closed the connection within an answer");
-            }
+        if let Some(head) = Head::of(buffer) {
+            return Ok(head);
         }
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        return Ok(Response {
-            status: status.context("an answer without status")?,
-            head,
-            body_bytes,
-        });
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         let server = build::of_tests(profile, "dstack-golden-doubles", "dstack-catalog-server")?;
         bench.env("DSTACK_TEST_CATALOG_SERVER", server);
     }
-    if measures("scale") {
+    if measures("scale") || measures("services-many") {
         let server = build::of_tests(profile, "dstack-scale-doubles", "dstack-scale-server")?;
         bench.env("DSTACK_TEST_SCALE_SERVER", server);
     }

@@ -47,7 +47,7 @@ fn apply(server: &Server, spec: &Value) -> Result<()> {
 }
 
 /// How many of fleet `lab` are idle.
-fn idle(server: &Server) -> Result<usize> {
+pub(super) fn idle(server: &Server) -> Result<usize> {
     let fleet = server.get("/api/project/main/fleets/get", &json!({"name": "lab"}))?;
     let instances = fleet["instances"].as_array().context("no instances")?;
     Ok(instances

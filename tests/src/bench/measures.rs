@@ -15,7 +15,7 @@ use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
 use super::scale::scale;
-use super::services::services;
+use super::services::{bodies, latency, many, models, services, sockets, streams};
 use super::subject::Subject;
 use crate::hostile::Hostile;
 use crate::load::{Latency, Load};
@@ -36,7 +36,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 19] = [
+pub const ALL: [(&str, Measure); 25] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -50,6 +50,12 @@ pub const ALL: [(&str, Measure); 19] = [
     ("process", process_runtime),
     ("docker", docker_runtime),
     ("services", services),
+    ("services-bodies", bodies),
+    ("services-models", models),
+    ("services-streams", streams),
+    ("services-sockets", sockets),
+    ("services-latency", latency),
+    ("services-many", many),
     ("live", live),
     ("hosts", hosts),
     ("hosts: connected", connected),
@@ -65,6 +71,18 @@ pub(super) fn figure(measure: impl Into<String>, unit: Unit, target: &'static st
         target,
         value,
     }
+}
+
+/// The middle one of the values, or the upper one of two.
+///
+/// # Errors
+/// There are no values.
+pub(super) fn median(mut values: Vec<f64>) -> Result<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+        .get(values.len() / 2)
+        .copied()
+        .context("nothing was measured")
 }
 
 fn cli(subject: &Subject, _: usize) -> Result<Vec<Figure>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::measures::{Figure, figure, ours_only, plan};
+use super::measures::{Figure, figure, median, ours_only, plan};
 use super::report::Unit;
 use super::subject::Subject;
 use crate::load::{Load, Pace, Paced};
@@ -154,14 +154,6 @@ fn rest(server: &Server) -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> Result<f64> {
-    values.sort_by(f64::total_cmp);
-    values
-        .get(values.len() / 2)
-        .copied()
-        .context("nothing was measured")
 }
 
 /// What a person at a screen asks for: the p99 in seconds.

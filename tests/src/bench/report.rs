@@ -9,6 +9,7 @@ pub enum Unit {
     Seconds,
     PerSecond,
     Bytes,
+    BytesPerSecond,
 }
 
 impl Unit {
@@ -22,15 +23,15 @@ impl Unit {
             Unit::PerSecond => format!("{value:.1}/s"),
             Unit::Bytes if value < 1e6 => format!("{:.0} KB", value / 1e3),
             Unit::Bytes => format!("{:.1} MB", value / 1e6),
+            Unit::BytesPerSecond => format!("{:.0} MB/s", value / 1e6),
         }
     }
 
     /// How many times better `ours` is.
     pub fn advantage(self, ours: f64, reference: f64) -> f64 {
-        if self == Unit::PerSecond {
-            ours / reference
-        } else {
-            reference / ours
+        match self {
+            Unit::PerSecond | Unit::BytesPerSecond => ours / reference,
+            Unit::Seconds | Unit::Bytes => reference / ours,
         }
     }
 }
@@ -125,6 +126,9 @@ mod tests {
     fn better_means_faster_and_smaller() {
         assert!((Unit::Seconds.advantage(0.01, 1.0) - 100.0).abs() < 1e-9);
         assert!((Unit::PerSecond.advantage(500.0, 10.0) - 50.0).abs() < 1e-9);
+        assert!((Unit::BytesPerSecond.advantage(600e6, 500e6) - 1.2).abs() < 1e-9);
+        assert!((Unit::Bytes.advantage(30e6, 60e6) - 2.0).abs() < 1e-9);
+        assert_eq!(Unit::BytesPerSecond.show(512_345_678.0), "512 MB/s");
         assert_eq!(Unit::Bytes.show(64_000.0), "64 KB");
         assert_eq!(Unit::Bytes.show(30_700_000.0), "30.7 MB");
         let row = |ours, reference| Row {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use russh::keys::ssh_key::LineEnding;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::machines::new_key;
 use super::measures::{Figure, figure, ours_only};
@@ -19,7 +19,9 @@ use crate::server::{Server, Setup, TOKEN, eventually};
 const FLEETS: usize = 10;
 const HOSTS_OF_FLEET: usize = 1_000;
 const HOSTS: usize = FLEETS * HOSTS_OF_FLEET;
-const JOBS: usize = 2 * HOSTS;
+/// Jobs that a host has room for.
+const BLOCKS: usize = 2;
+const JOBS: usize = BLOCKS * HOSTS;
 /// Until all are set up, or run: this machine does the work of ten thousand.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// Readers who do not wait for each other.
@@ -37,7 +39,8 @@ pub(super) fn scale(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     let idle = read(&server)?;
     let begun = Instant::now();
     for number in 0..FLEETS {
-        apply(&server, number)?;
+        let hosts = hosts(number, HOSTS_OF_FLEET);
+        apply(&server, &format!("lab-{number}"), &hosts, BLOCKS)?;
     }
     until_ready(&server)?;
     let ready = begun.elapsed().as_secs_f64();
@@ -118,19 +121,23 @@ fn read(server: &Server) -> Result<f64> {
     Ok(latency.p99)
 }
 
-fn apply(server: &Server, number: usize) -> Result<()> {
-    let hosts: Vec<Value> = (0..HOSTS_OF_FLEET)
-        .map(|host| json!(format!("10.{number}.{}.{}", host / 250, host % 250 + 1)))
-        .collect();
+/// Applies a fleet of simulated hosts, each with so many places for jobs.
+pub(super) fn apply(server: &Server, name: &str, hosts: &[String], blocks: usize) -> Result<()> {
     // It opens nothing: there is no SSH.
     let key = new_key()?;
     let key = json!({"public": key.public_key().to_openssh()?, "private": key.to_openssh(LineEnding::LF)?.as_str()});
     let ssh = json!({"user": "me", "ssh_key": key, "hosts": hosts});
-    let mut configuration = json!({"type": "fleet", "name": format!("lab-{number}"), "ssh_config": ssh});
-    configuration["blocks"] = json!(2);
+    let configuration = json!({"type": "fleet", "name": name, "ssh_config": ssh, "blocks": blocks});
     let spec = json!({"configuration": configuration, "profile": {"name": "default"}});
     let body = json!({"plan": {"spec": spec}, "force": true});
     server.get("/api/project/main/fleets/apply", &body).map(drop)
+}
+
+/// The names of the first hosts of a fleet, which are different from those of fleets with other numbers.
+pub(super) fn hosts(fleet: usize, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|host| format!("10.{fleet}.{}.{}", host / 250, host % 250 + 1))
+        .collect()
 }
 
 fn task(number: usize) -> String {

@@ -25,7 +25,8 @@ struct Args {
     #[arg(long, hide = true)]
     only_reference: bool,
     /// Take only the measures whose name contains this: cli, start, small, submit, list, postgres, overload,
-    /// hostile, plan, restart, memory, process, docker, services, live, hosts, scale, clouds
+    /// hostile, plan, restart, memory, process, docker, services, services-bodies, services-models, services-streams,
+    /// services-sockets, services-latency, services-many, live, hosts, scale, clouds
     filter: Option<String>,
 }
 

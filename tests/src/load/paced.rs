@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use futures_util::future::try_join_all;
 use tokio::net::TcpStream;
 
-use super::{Latency, head, request, response};
+use super::{Head, Latency, head, request, response};
 
 /// How much load. Each connection sends one request at a time, so there must be as many of them as may be unanswered.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +51,12 @@ impl Paced {
 }
 
 impl Pace {
+    /// When the n-th request is due, counted from the start; `None`: the load has ended by then.
+    pub(super) fn due(self, number: usize) -> Option<Duration> {
+        let due = Duration::from_secs_f64(number as f64 / self.rate);
+        (due < self.duration).then_some(due)
+    }
+
     /// Posts to a server on a loopback port; `body` makes the body of the n-th request. The first is sent when all
     /// loads that share the `start` have their connections.
     ///
@@ -99,8 +105,9 @@ struct Pacer<'a> {
     next: Cell<usize>,
 }
 
+/// What one client saw.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     answers: BTreeMap<u16, usize>,
     samples: Vec<f64>,
     silent_refusals: usize,
@@ -112,27 +119,36 @@ impl Pacer<'_> {
         let mut buffer = Vec::with_capacity(16 * 1024);
         loop {
             let number = self.next.get();
-            let due = Duration::from_secs_f64(number as f64 / self.pace.rate);
-            if due >= self.pace.duration {
+            let Some(due) = self.pace.due(number) else {
                 return Ok(seen);
-            }
+            };
             self.next.set(number + 1);
             let due = start + due;
             tokio::time::sleep_until(due.into()).await;
             let request = request(&self.head, &(self.body)(number));
             let answer = response(&mut stream, &request, &mut buffer).await?;
-            *seen.answers.entry(answer.status).or_default() += 1;
-            match answer.status {
-                200 => seen.samples.push(due.elapsed().as_secs_f64()),
-                429 if !answer.head.contains("retry-after:") => seen.silent_refusals += 1,
-                429 => {}
-                other => bail!("{other}: {}", String::from_utf8_lossy(&buffer)),
-            }
+            seen.note(&answer.head, &buffer, due)?;
         }
     }
 }
 
-fn total(seen: Vec<Seen>, took: Duration) -> Paced {
+impl Seen {
+    /// # Errors
+    /// The answer is neither 200 nor 429.
+    pub(super) fn note(&mut self, head: &Head, answer: &[u8], due: Instant) -> Result<()> {
+        let status = head.status()?;
+        *self.answers.entry(status).or_default() += 1;
+        match status {
+            200 => self.samples.push(due.elapsed().as_secs_f64()),
+            429 if head.header("retry-after").is_none() => self.silent_refusals += 1,
+            429 => {}
+            other => bail!("{other}: {}", String::from_utf8_lossy(answer)),
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn total(seen: Vec<Seen>, took: Duration) -> Paced {
     let mut answers = BTreeMap::new();
     let (mut samples, mut silent_refusals) = (Vec::new(), 0);
     for one in seen {
@@ -149,5 +165,38 @@ fn total(seen: Vec<Seen>, took: Duration) -> Paced {
         answers,
         latency: (!samples.is_empty()).then(|| Latency::of(samples)),
         silent_refusals,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_due_at_the_rate_until_the_end() {
+        let pace = Pace {
+            rate: 4.0,
+            duration: Duration::from_secs(1),
+            connections: 1,
+        };
+        let due: Vec<Option<u128>> = (0..5).map(|number| Some(pace.due(number)?.as_millis())).collect();
+        assert_eq!(due, [Some(0), Some(250), Some(500), Some(750), None]);
+    }
+
+    #[test]
+    fn refusals_are_counted_and_errors_end_the_load() {
+        let mut seen = Seen::default();
+        let mut note = |answer: &str| {
+            let head = Head::of(answer.as_bytes()).unwrap();
+            seen.note(&head, answer.as_bytes(), Instant::now())
+        };
+        note("HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        note("HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\n\r\n").unwrap();
+        note("HTTP/1.1 429 Too Many Requests\r\n\r\n").unwrap();
+        note("HTTP/1.1 429 Too Many Requests\r\n\r\n").unwrap();
+        assert!(note("HTTP/1.1 500 Oh\r\n\r\n").is_err());
+        let all = total(vec![seen], Duration::from_secs(2));
+        assert_eq!((all.count(200), all.count(429), all.silent_refusals), (1, 3, 2));
+        assert!((all.accepted() - 0.5).abs() < 1e-9);
     }
 }
