@@ -1,4 +1,4 @@
-//! What a client sends: the replica gets the requests that it was, each as a whole, and nothing besides.
+//! What a client sends: whatever the replica gets as a whole is one request of the client's, as a whole, in its place.
 #![no_main]
 
 use dstack_proxy::Balancing;

@@ -15,6 +15,15 @@ use crate::core::Actor;
 use crate::directory::{Directory, Work};
 use crate::error::{ControlError, Result};
 
+/// A configuration that its cloud has accepted, and that is not stored yet.
+#[derive(Debug)]
+pub struct Accepted {
+    row: BackendRow,
+    kind: BackendType,
+    /// The project has a backend of this type.
+    replaces: bool,
+}
+
 /// The verbs of backends.
 #[derive(Debug, Clone)]
 pub struct ProjectBackends {
@@ -52,14 +61,8 @@ impl ProjectBackends {
         if self.find(project, config.kind()).await?.is_some() {
             return Err(ControlError::exists());
         }
-        let id = self.directory.random.uuid().to_string();
-        let row = self.configured(project, config, id).await?;
-        let mut work = self.begin(actor, project, "created", config.kind());
-        work.change(Change::InsertBackend(row));
-        match self.directory.finish(work).await {
-            Err(error) if error.is_conflict() => Err(ControlError::exists()),
-            done => done,
-        }
+        let accepted = self.ask(project, config, None).await?;
+        self.store(actor, project, accepted).await
     }
 
     /// Changes the configuration of a backend that the project has.
@@ -69,10 +72,44 @@ impl ProjectBackends {
     pub async fn replace(&self, actor: Actor, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
         let old = self.find(project, config.kind()).await?;
         let old = old.ok_or_else(ControlError::not_found)?;
-        let row = self.configured(project, config, old.id).await?;
-        let mut work = self.begin(actor, project, "updated", config.kind());
-        work.change(Change::UpdateBackend(row));
-        self.directory.finish(work).await
+        let accepted = self.ask(project, config, Some(old)).await?;
+        self.store(actor, project, accepted).await
+    }
+
+    /// Asks the cloud whether it accepts the configuration. Nothing is stored yet. `old`: what it takes the place of.
+    ///
+    /// # Errors
+    /// This build does not have the type, or its cloud refuses the configuration.
+    pub async fn ask(
+        &self,
+        project: &ProjectRow,
+        config: &BackendConfig,
+        old: Option<BackendRow>,
+    ) -> Result<Accepted> {
+        let replaces = old.is_some();
+        let id = old.map_or_else(|| self.directory.random.uuid().to_string(), |old| old.id);
+        Ok(Accepted {
+            row: self.configured(project, config, id).await?,
+            kind: config.kind(),
+            replaces,
+        })
+    }
+
+    /// Stores what the cloud has accepted.
+    ///
+    /// # Errors
+    /// The project has a backend of the type by now, where it had none; or the store.
+    pub async fn store(&self, actor: Actor, project: &ProjectRow, accepted: Accepted) -> Result<()> {
+        let (what, change) = match accepted.replaces {
+            true => ("updated", Change::UpdateBackend(accepted.row)),
+            false => ("created", Change::InsertBackend(accepted.row)),
+        };
+        let mut work = self.begin(actor, project, what, accepted.kind);
+        work.change(change);
+        match self.directory.finish(work).await {
+            Err(error) if error.is_conflict() && !accepted.replaces => Err(ControlError::exists()),
+            done => done,
+        }
     }
 
     /// Names of the types of the project's backends, also of such as nobody knows any more.

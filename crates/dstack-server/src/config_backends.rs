@@ -28,9 +28,18 @@ pub(crate) async fn apply(
     listed: &[Value],
 ) -> Result<(), ApiError> {
     let mut kept = Vec::new();
-    for value in listed {
+    for (index, value) in listed.iter().enumerate() {
         // Whatever is wrong with a backend, it is not to be removed: also where the file is gone that describes its type.
         kept.push(type_of(value));
+        let kind = type_of(value);
+        if listed.iter().skip(index + 1).any(|later| type_of(later) == kind) {
+            tracing::warn!(
+                project.name = project.name,
+                backend.r#type = kind,
+                "config.yml lists this backend several times: the last counts"
+            );
+            continue;
+        }
         round.configure(Listed::new(data, verbs, project, value));
     }
     let mut gone = verbs.backends.names(project).await?;

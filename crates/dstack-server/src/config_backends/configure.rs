@@ -2,14 +2,15 @@
 
 use dstack_compute::Registry;
 use dstack_compute::config::{BackendConfig, resolve_files};
-use dstack_control::backends::ProjectBackends;
 use dstack_control::backends::stored::source;
+use dstack_control::backends::{Accepted, ProjectBackends};
 use dstack_control::{Actor, ControlError};
 use dstack_model::decode::Problem;
 use dstack_model::errors::ErrorCode;
-use dstack_store::Database;
 use dstack_store::encryption::Encryption;
+use dstack_store::queries::backends::BackendRow;
 use dstack_store::queries::projects::ProjectRow;
+use dstack_store::{Database, StoreError};
 use serde_json::Value;
 
 use super::{read, type_of};
@@ -24,6 +25,8 @@ pub(crate) struct Listed {
     backends: ProjectBackends,
     project: ProjectRow,
     value: Value,
+    /// The backend that the project had when the file was applied, once that was looked at.
+    before: Option<Option<BackendRow>>,
 }
 
 /// Why a backend is not configured, for the log.
@@ -44,6 +47,7 @@ impl Listed {
             backends: verbs.backends.clone(),
             project: project.clone(),
             value: value.clone(),
+            before: None,
         }
     }
 
@@ -57,18 +61,49 @@ impl Listed {
         type_of(&self.value)
     }
 
-    /// Configures it, unless it is as the file says already.
-    pub(super) async fn configure(&self) -> Result<(), Trouble> {
+    /// Asks its cloud. `None`: there is nothing to store, as it is as the file says, or somebody has changed or deleted it, or its
+    /// project, since the file was applied.
+    pub(super) async fn ask(&mut self) -> Result<Option<Accepted>, Trouble> {
         let config = self.config().map_err(Trouble::Lasting)?;
-        let listed = self.database.backends().list(self.project.id).await;
-        let existing = listed.map_err(|error| Trouble::Passing(error.to_string()))?;
-        let existing = existing.iter().find(|row| row.kind == config.kind().as_str());
-        let done = match existing {
-            Some(row) if source(&self.encryption, row).as_ref() == Some(&config) => return Ok(()),
-            Some(_) => self.backends.replace(Actor::System, &self.project, &config).await,
-            None => self.backends.add(Actor::System, &self.project, &config).await,
+        let Some(now) = self.stored().await? else {
+            return Ok(None);
         };
-        done.map_err(|error| trouble(&error))
+        if *self.before.get_or_insert_with(|| now.clone()) != now {
+            return Ok(None);
+        }
+        if now
+            .as_ref()
+            .is_some_and(|row| source(&self.encryption, row).as_ref() == Some(&config))
+        {
+            return Ok(None);
+        }
+        let accepted = self.backends.ask(&self.project, &config, now).await;
+        accepted.map(Some).map_err(|error| trouble(&error))
+    }
+
+    /// Stores what the cloud has accepted, unless somebody has changed or deleted the backend meanwhile.
+    pub(super) async fn store(&self, accepted: Accepted) -> Result<(), Trouble> {
+        if self.stored().await? != self.before {
+            return Ok(());
+        }
+        let stored = self.backends.store(Actor::System, &self.project, accepted).await;
+        match stored {
+            // Another server, which has the same file, was quicker.
+            Err(ControlError::Refused { code, .. }) if code == ErrorCode::ResourceExists => Ok(()),
+            stored => stored.map_err(|error| trouble(&error)),
+        }
+    }
+
+    /// The backend that the project has; `None`: the project is deleted.
+    async fn stored(&self) -> Result<Option<Option<BackendRow>>, Trouble> {
+        let failed = |error: StoreError| Trouble::Passing(error.to_string());
+        let project = self.database.projects().by_id(self.project.id).await;
+        if project.map_err(failed)?.is_none_or(|project| project.deleted) {
+            return Ok(None);
+        }
+        let rows = self.database.backends().list(self.project.id).await;
+        let mut rows = rows.map_err(failed)?.into_iter();
+        Ok(Some(rows.find(|row| row.kind == self.type_name())))
     }
 
     /// The files that it names are read each time.
@@ -86,15 +121,11 @@ impl Listed {
     }
 }
 
-/// What stands in the way, with the fields at fault. Wrong credentials do not get better.
+/// What stands in the way, with the fields at fault. Some clouds that cannot be asked look as if they refused the credentials.
 fn trouble(error: &ControlError) -> Trouble {
     let text = |reason: &dyn std::fmt::Display| format!("This backend cannot be configured: {reason}");
     match error {
-        ControlError::Refused {
-            code,
-            message,
-            fields,
-        } => {
+        ControlError::Refused { message, fields, .. } => {
             let reason = match fields.as_slice() {
                 [] => message.clone(),
                 fields => {
@@ -102,10 +133,7 @@ fn trouble(error: &ControlError) -> Trouble {
                     format!("{}: {message}", paths.join(", "))
                 }
             };
-            match code {
-                ErrorCode::InvalidCredentials => Trouble::Lasting(text(&reason)),
-                _ => Trouble::Passing(text(&reason)),
-            }
+            Trouble::Passing(text(&reason))
         }
         other => Trouble::Passing(text(other)),
     }
@@ -132,7 +160,7 @@ mod tests {
         let key_file = vec![vec!["creds".to_owned(), "key_file".to_owned()]];
         assert_eq!(
             trouble(&refused(ErrorCode::InvalidCredentials, key_file)),
-            Trouble::Lasting("This backend cannot be configured: creds.key_file: why".to_owned())
+            Trouble::Passing("This backend cannot be configured: creds.key_file: why".to_owned())
         );
         assert_eq!(
             trouble(&refused(ErrorCode::Error, Vec::new())),

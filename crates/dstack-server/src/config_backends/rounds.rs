@@ -1,11 +1,13 @@
 //! Configuring that does not hold up the server: all backends side by side, and again where a cloud could not be asked.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dstack_system::{Locked, task};
-use tokio::sync::oneshot;
+use dstack_system::{Locked, Random, task};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::configure::{Listed, Trouble};
 
@@ -17,7 +19,7 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 pub struct Waits {
     /// For all backends that are new or changed, before the server goes on without those that are not configured by then.
     pub start: Duration,
-    /// Before the second try; each pause is twice the one before, up to ten minutes.
+    /// Before the second try, at most; each pause is twice the one before, up to ten minutes.
     pub retry_interval: Duration,
 }
 
@@ -30,30 +32,52 @@ impl Default for Waits {
     }
 }
 
+/// So many clouds are asked at a time.
+const ASKED_AT_ONCE: usize = 32;
+
 /// Configures what the present file lists, until the server stops or the file is applied again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Rounds {
     waits: Waits,
     stop: CancellationToken,
+    random: Random,
     present: Locked<CancellationToken>,
+    places: Arc<Semaphore>,
+    /// What is being stored is stored, whatever comes.
+    storing: TaskTracker,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self::new(Waits::default(), CancellationToken::new(), Random::system())
+    }
 }
 
 impl Rounds {
-    pub(crate) fn new(waits: Waits, stop: CancellationToken) -> Self {
+    pub(crate) fn new(waits: Waits, stop: CancellationToken, random: Random) -> Self {
         Self {
             waits,
             present: Locked::new(stop.child_token()),
             stop,
+            random,
+            places: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
+            storing: TaskTracker::new(),
         }
     }
 
-    /// A round for the file as it is now. What the one before has not done yet is given up.
-    pub(crate) fn begin(&self) -> Round {
+    /// A round for the file as it is now. What the one before has not begun to store is given up, and the rest waited for.
+    pub(crate) async fn begin(&self) -> Round {
         let next = self.stop.child_token();
         std::mem::replace(&mut *self.present.lock(), next.clone()).cancel();
+        self.storing.close();
+        self.storing.wait().await;
+        self.storing.reopen();
         Round {
             waits: self.waits,
             stop: next,
+            random: self.random.clone(),
+            places: Arc::clone(&self.places),
+            storing: self.storing.clone(),
             under_way: Vec::new(),
         }
     }
@@ -64,6 +88,9 @@ impl Rounds {
 pub(crate) struct Round {
     waits: Waits,
     stop: CancellationToken,
+    random: Random,
+    places: Arc<Semaphore>,
+    storing: TaskTracker,
     under_way: Vec<UnderWay>,
 }
 
@@ -83,11 +110,18 @@ impl Round {
             kind: listed.type_name().to_owned(),
             tried,
         });
-        let (stop, pause) = (self.stop.clone(), self.waits.retry_interval);
-        task::spawn("configure a backend of config.yml", async move {
-            stop.run_until_cancelled(until_configured(listed, tell, pause))
-                .await;
-        });
+        let tries = Tries {
+            listed,
+            stop: self.stop.clone(),
+            random: self.random.clone(),
+            places: Arc::clone(&self.places),
+            storing: self.storing.clone(),
+        };
+        let pause = self.waits.retry_interval;
+        task::spawn(
+            "configure a backend of config.yml",
+            tries.until_configured(tell, pause),
+        );
     }
 
     /// Waits until each backend has been tried once, but not for long.
@@ -107,37 +141,78 @@ impl Round {
     }
 }
 
-/// Tries until it is configured, or cannot be until the file is another.
-async fn until_configured(listed: Listed, tried: oneshot::Sender<()>, mut pause: Duration) {
-    let (mut tried, mut said) = (Some(tried), None);
-    loop {
-        let done = listed.configure().await;
-        let is_first = tried.take().map(|tried| tried.send(())).is_some();
-        let (text, is_lasting) = match done {
-            Ok(()) if is_first => return,
-            Ok(()) => {
-                tracing::info!(
-                    project.name = listed.project(),
-                    backend.r#type = listed.type_name(),
-                    "This backend is configured now"
-                );
+/// One backend, until it is configured.
+struct Tries {
+    listed: Listed,
+    stop: CancellationToken,
+    random: Random,
+    places: Arc<Semaphore>,
+    storing: TaskTracker,
+}
+
+impl Tries {
+    /// Tries until it is configured, or cannot be until the file is another.
+    async fn until_configured(mut self, tried: oneshot::Sender<()>, mut pause: Duration) {
+        let (mut tried, mut said) = (Some(tried), None);
+        while !self.stop.is_cancelled() {
+            let done = self.once().await;
+            let is_first = tried.take().map(|tried| tried.send(())).is_some();
+            let (text, is_lasting) = match done {
+                Ok(is_stored) => {
+                    if is_stored && !is_first {
+                        self.tell_configured();
+                    }
+                    return;
+                }
+                Err(Trouble::Lasting(text)) => (text, true),
+                Err(Trouble::Passing(text)) => (format!("{text}. It is tried again"), false),
+            };
+            if said.as_ref() != Some(&text) {
+                self.warn(&text);
+            }
+            if is_lasting {
                 return;
             }
-            Err(Trouble::Lasting(text)) => (text, true),
-            Err(Trouble::Passing(text)) => (format!("{text}. It is tried again"), false),
+            said = Some(text);
+            // Not all at once: many projects may share an account.
+            let pause_now = pause.mul_f64(0.5 + self.random.fraction() / 2.0);
+            self.stop.run_until_cancelled(sleep(pause_now)).await;
+            pause = (pause * 2).min(MAX_RETRY_INTERVAL);
+        }
+    }
+
+    /// Whether something was stored.
+    async fn once(&mut self) -> Result<bool, Trouble> {
+        let (places, listed) = (&self.places, &mut self.listed);
+        let asked = self.stop.run_until_cancelled(async {
+            // Never closed.
+            let _place = places.acquire().await.ok();
+            listed.ask().await
+        });
+        let Some(accepted) = asked.await.transpose()?.flatten() else {
+            return Ok(false);
         };
-        if said.as_ref() != Some(&text) {
-            tracing::warn!(
-                project.name = listed.project(),
-                backend.r#type = listed.type_name(),
-                "{text}"
-            );
+        let _storing = self.storing.token();
+        // After the token: whoever has cancelled it waits for those who have one.
+        if self.stop.is_cancelled() {
+            return Ok(false);
         }
-        if is_lasting {
-            return;
-        }
-        said = Some(text);
-        sleep(pause).await;
-        pause = (pause * 2).min(MAX_RETRY_INTERVAL);
+        self.listed.store(accepted).await.map(|()| true)
+    }
+
+    fn tell_configured(&self) {
+        tracing::info!(
+            project.name = self.listed.project(),
+            backend.r#type = self.listed.type_name(),
+            "This backend is configured now"
+        );
+    }
+
+    fn warn(&self, text: &str) {
+        tracing::warn!(
+            project.name = self.listed.project(),
+            backend.r#type = self.listed.type_name(),
+            "{text}"
+        );
     }
 }

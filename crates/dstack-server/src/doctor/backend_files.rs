@@ -64,8 +64,8 @@ fn left_out(left: &LeftOut, dir: &Path) -> Finding {
         false => (
             "file",
             format!(
-                "The backend that it describes is not known. Mend the file until `dstack backend check --offline {name}` finds \
-                 nothing, or take it away; then start the server again"
+                "The backend that it describes is not known by it. Mend the file, which `dstack backend check --offline {name}` looks at \
+                 by itself, or take it away; then start the server again"
             ),
         ),
     };

@@ -94,6 +94,9 @@ fn unknown(names: &[BackendName], configured: &[String]) -> Vec<Problem> {
     let is_configured = |name: &BackendName| configured.iter().any(|kind| kind == name.as_str());
     let mut found = Vec::new();
     for (index, name) in names.iter().enumerate() {
+        if found.len() >= MAX_PROBLEMS {
+            break;
+        }
         if name.is_known() || is_configured(name) {
             continue;
         }
@@ -103,7 +106,6 @@ fn unknown(names: &[BackendName], configured: &[String]) -> Vec<Problem> {
             ..problem
         }));
     }
-    found.truncate(MAX_PROBLEMS);
     found
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn assemble(options: ServerOptions) -> Result<Assembled, Server
     let runs = Arc::default();
     let verbs = Verbs::new(&data, &auth, &runs, options.registry.clone(), &settings);
     let overload = Overload::new(settings.limits(), options.workers);
-    let rounds = Rounds::new(options.config_waits, options.stop.clone());
+    let rounds = Rounds::new(options.config_waits, options.stop.clone(), data.random.clone());
     let edge = Edge::new(settings, overload, options.telemetry, runs)
         .with_site(options.site)
         .with_config_backends(rounds);

@@ -72,15 +72,17 @@ pub(super) async fn apply_projects(
     config: &ServerConfig,
     admin: &UserRow,
 ) -> Result<(), ServerError> {
-    let mut round = rounds.begin();
+    let mut with_backends = Vec::new();
     for project in &config.projects {
         let row = match data.database.projects().by_name(&project.name).await? {
             Some(row) => row,
             None => verbs.projects.create_for_server(admin, &project.name).await?,
         };
-        if let Some(listed) = &project.backends {
-            crate::config_backends::apply(data, verbs, &mut round, &row, listed).await?;
-        }
+        with_backends.extend(project.backends.as_ref().map(|listed| (row, listed)));
+    }
+    let mut round = rounds.begin().await;
+    for (row, listed) in with_backends {
+        crate::config_backends::apply(data, verbs, &mut round, &row, listed).await?;
     }
     round.settle().await;
     Ok(())

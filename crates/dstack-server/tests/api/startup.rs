@@ -50,7 +50,7 @@ async fn first_and_second_start() {
         let stop = options.stop.clone();
         let server = dstack_system::task::spawn("server", serve(options));
         let address = address.await.unwrap();
-        let text = http(address, "POST /api/projects/main/get", "first-token").await;
+        let text = http(address, "POST /api/projects/main/get", "first-token", "").await;
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         let (second, _) = self::options(dir.path(), None);
         assert!(matches!(serve(second).await, Err(ServerError::InUse { .. })));
@@ -66,11 +66,12 @@ async fn first_and_second_start() {
     assert!(cli.contains("token: first-token"), "{cli}");
 }
 
-pub(super) async fn http(address: std::net::SocketAddr, line: &str, token: &str) -> String {
+pub(super) async fn http(address: std::net::SocketAddr, line: &str, token: &str, body: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
@@ -102,6 +103,7 @@ async fn projects_are_created_and_unknown_backends_skipped() {
         address.await.unwrap(),
         "POST /api/projects/team/get",
         "first-token",
+        "",
     )
     .await;
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
