@@ -40,7 +40,7 @@ function Told({ run, state }: { run: Run; state: State }) {
       <div className="rollout">
         {state.phase === "rolled_back" && (
           <Alert kind="warning" title="The last roll-out was rolled back">
-            <Time at={state.since} />
+            <Time key={state.since} at={state.since} />
             {state.reason && <>: {state.reason}</>}
           </Alert>
         )}
@@ -74,22 +74,25 @@ function Course({ run, state, rules }: { run: Run; state: State; rules: Rules })
   const now = useNow();
   const next = nextOf(state, rules, run.deployment_num, now);
   return (
-    <Facts
-      facts={[
-        ["Strategy", strategyOf(state)],
-        ["Since", state.since && <Time at={state.since} />],
-        ["Next", next.text],
-        [
-          "Due",
-          next.at && (
-            <time dateTime={next.at} title={exactInZone(next.at)}>
-              in {duration((Date.parse(next.at) - now) / 1000)}
-            </time>
-          ),
-        ],
-        ["Header for the new replicas", isUnderWay(state) && rules.header && <code>{rules.header}</code>],
-      ]}
-    />
+    <>
+      <p>{next.text}</p>
+      <Facts
+        facts={[
+          ["Strategy", strategyOf(state)],
+          // Another time begins with what is so now, not with what was when the last one was drawn.
+          ["Since", state.since && <Time key={state.since} at={state.since} />],
+          [
+            "Next step",
+            next.at && (
+              <time dateTime={next.at} title={exactInZone(next.at)}>
+                in {duration((Date.parse(next.at) - now) / 1000)}
+              </time>
+            ),
+          ],
+          ["Header for the new replicas", isUnderWay(state) && rules.header && <code>{rules.header}</code>],
+        ]}
+      />
+    </>
   );
 }
 
