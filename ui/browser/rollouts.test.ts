@@ -48,6 +48,19 @@ async function ask(times: number): Promise<void> {
   for (let at = 0; at < times; at += 1) await (await fetch(`${server.url}/proxy/services/main/web/`)).arrayBuffer();
 }
 
+interface Service {
+  deployment_num: number;
+  run_spec: { configuration: { commands: string[] } };
+  jobs: { job_submissions: { id: string; deployment_num: number; status: string }[] }[];
+}
+
+/** What the service asks for, and its replicas that run. */
+async function running() {
+  const { deployment_num: deployment, run_spec, jobs } = await server.call<Service>("project/main/runs/get", { id });
+  const replicas = jobs.flatMap((job) => job.job_submissions).filter((each) => each.status === "running").map(({ id, deployment_num }) => ({ id, deployment_num }));
+  return { deployment, says: run_spec.configuration.commands[0], replicas };
+}
+
 /** How often the page has asked how far a roll-out is. */
 function asked(page: Page): { times: number } {
   const counted = { times: 0 };
@@ -116,14 +129,14 @@ test("a canary is seen as it begins, with its figures, and promoted", async () =
   await dialog.waitFor({ state: "detached" });
   // The old replica is replaced, and there is nothing more to tell.
   await region(page).waitFor({ state: "detached", ...PATIENCE });
-  const run = await server.call<{ deployment_num: number; status: string; jobs: { job_submissions: { deployment_num: number; status: string }[] }[] }>("project/main/runs/get", { id });
-  const running = run.jobs.map((job) => job.job_submissions.at(-1)).filter((each) => each?.status === "running");
-  expect([run.status, run.deployment_num, running.map((each) => each?.deployment_num)]).toEqual(["running", 1, [1]]);
+  const { deployment, replicas } = await running();
+  expect([deployment, replicas.map((each) => each.deployment_num)]).toEqual([1, [1]]);
 });
 
 test("green waits for the switch, and is taken back by hand; why is told from then on", async () => {
   const page = await visitors.open(`/projects/main/runs/${id}`, { width: 390 });
   await heading(page, "web");
+  const { replicas: before } = await running();
   await apply("third", { strategy: "blue_green", switch: "manual", header: { name: "x-green", value: "1" } });
   await now(page).getByText("They wait to be promoted").waitFor(PATIENCE);
   await region(page).getByText("All requests are switched when it is promoted.").waitFor();
@@ -139,6 +152,9 @@ test("green waits for the switch, and is taken back by hand; why is told from th
   await page.getByRole("dialog").getByRole("button", { name: "Abort the roll-out" }).click();
   await region(page).getByText("The last roll-out was rolled back").waitFor(PATIENCE);
   await region(page).getByText("it was aborted by hand").waitFor();
+  expect(await page.getByText("It failed").count()).toBe(0);
+  // What was before goes on, as the last deployment.
+  await expect.poll(running, PATIENCE).toEqual({ deployment: 3, says: "echo second", replicas: before.map((each) => ({ ...each, deployment_num: 3 })) });
   for (const name of ["Promote", "Abort"]) expect(await button(page, `${name} the roll-out`).count()).toBe(0);
   for (const scheme of ["light", "dark"] as const) {
     expect(await faultsOf(page, scheme)).toEqual([]);
