@@ -17,6 +17,8 @@ const READ: [string, readonly unknown[], unknown][] = [
   ["a run on its way", ["run", "main", "other"], undefined],
   ["phases", ["phases", RUN], []],
   ["other phases", ["phases", OTHER], []],
+  ["roll-out", ["rollout", "main", RUN], { run_name: "walk" }],
+  ["another roll-out", ["rollout", "main", OTHER], { run_name: "run" }],
   ["fleets", ["fleets", {}, "head"], []],
   ["fleet", ["fleet", "main", "f"], { id: "f" }],
   ["no fleets", ["projects", "without fleets"], []],
@@ -36,8 +38,8 @@ function concerned(kind: string, id: string | null): string[] {
 }
 
 test("a change of a run concerns lists, costs, and that run alone", () => {
-  expect(concerned("run", RUN)).toEqual(["runs", "costs", "active costs", "any run", "run", "run by name", "a run on its way", "phases"]);
-  expect(concerned("run", null)).toEqual(["runs", "costs", "active costs", "any run", "run", "run by name", "another run", "a run on its way", "phases", "other phases"]);
+  expect(concerned("run", RUN)).toEqual(["runs", "costs", "active costs", "any run", "run", "run by name", "a run on its way", "phases", "roll-out"]);
+  expect(concerned("run", null)).toEqual(["runs", "costs", "active costs", "any run", "run", "run by name", "another run", "a run on its way", "phases", "other phases", "roll-out", "another roll-out"]);
 });
 
 test("each kind concerns what shows it", () => {
@@ -50,7 +52,7 @@ test("each kind concerns what shows it", () => {
   expect(concerned("event", null)).toEqual(["events"]);
   expect(named("volume")).toEqual(["volumes"]);
   expect(named("gateway")).toEqual(["gateways"]);
-  expect(named("run", RUN)).toEqual(["runs", `run of ${RUN}`, `phases of ${RUN}`]);
+  expect(named("run", RUN)).toEqual(["runs", `run of ${RUN}`, `phases of ${RUN}`, `rollout of ${RUN}`]);
 });
 
 test("kinds that are not known, and output, concern nothing that was read", () => {
@@ -79,5 +81,5 @@ test("frames of any shape are read", () => {
 
 test("the same is concerned once", () => {
   const change = { kind: "run", id: RUN };
-  expect(keysOfAll([change, change, { kind: "run", id: OTHER }])).toHaveLength(5);
+  expect(keysOfAll([change, change, { kind: "run", id: OTHER }])).toHaveLength(7);
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Run } from "../src/api/types";
-import { isWaiting } from "../src/logic/runs";
+import { errorText, isWaiting } from "../src/logic/runs";
 
 /** A run with one job, of which these are the attempts. */
 const run = (status: string, attempts: { status: string; hasMachine: boolean }[], more: object = {}) =>
@@ -14,4 +14,10 @@ test("a run waits while it has no place, also after one that it has lost", () =>
   expect(isWaiting(run("submitted", [lost, { status: "submitted", hasMachine: false }]))).toBe(true);
   expect(isWaiting(run("running", [{ status: "running", hasMachine: true }]))).toBe(false);
   expect(isWaiting(run("pending", [lost], { next_triggered_at: "2026-03-10T12:00:00Z" }))).toBe(false);
+});
+
+test("a replica that was replaced is no failure of a run that goes on", () => {
+  const error = (status: string, of: string | null = null) => errorText(run(status, [], { error: of, latest_job_submission: { error: "scaled down" } }));
+  expect([error("running"), error("failed"), error("pending")]).toEqual(["", "scaled down", "scaled down"]);
+  expect([error("running", "own"), error("failed", "own")]).toEqual(["own", "own"]);
 });

@@ -15,11 +15,20 @@ test("fields follow from the kind of configuration and the place in it", () => {
   expect(names(["resources"], "task")).toEqual(expect.arrayContaining(["gpu", "memory", "cpu"]));
   expect(names(["resources", "gpu"], "task")).toEqual(expect.arrayContaining(["vendor", "count"]));
   expect(names(["nowhere"], "task")).toEqual([]);
+  expect(names(["rollout"], "service")).toEqual(expect.arrayContaining(["strategy", "share", "duration", "max_error_rate", "max_latency", "min_requests", "header", "switch", "keep"]));
+  expect(names(["rollout", "header"], "service")).toEqual(["name", "value"]);
+  expect(names(["scaling"], "service")).toEqual(expect.arrayContaining(["metric", "target", "signals", "metrics_path"]));
+  expect(names(["scaling", "signals"], "service")).toEqual(["metric", "target"]);
 });
 
 test("values are those that the schema lists", () => {
   expect(values(schema, ["type"], undefined).map((option) => option.name)).toEqual(expect.arrayContaining(["task", "service", "fleet"]));
   expect(values(schema, ["spot_policy"], "task").map((option) => option.name)).toEqual(expect.arrayContaining(["spot", "on-demand", "auto"]));
+  const ofService = (...path: string[]) => values(schema, path, "service").map((option) => option.name);
+  expect(ofService("rollout", "strategy")).toEqual(["rolling", "canary", "blue_green"]);
+  expect(ofService("rollout", "switch")).toEqual(["auto", "manual"]);
+  expect(ofService("scaling", "signals", "metric")).toEqual(["concurrency", "queue_length", "time_to_first_token"]);
+  expect(ofService("balancing")).toEqual(["least_requests", "prefix"]);
 });
 
 test("the place in the text is known by its indentation", () => {

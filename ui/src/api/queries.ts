@@ -13,6 +13,8 @@ import type { Event, EventsRequest, Fleet, Gateway, Instance, Project, Run, User
 /** How often what is shown is asked for again while the server does not tell of changes, in milliseconds. Hidden pages ask nothing. */
 export const LIVE_MS = 3000;
 const SLOW_MS = 15000;
+/** How often measures are asked for again, of which nothing is told. */
+export const MEASURES_MS = 10_000;
 
 export const me = () =>
   queryOptions({ queryKey: ["me"], queryFn: ({ signal }) => post("/api/users/get_my_user", { signal }), staleTime: 60_000 });

@@ -8203,7 +8203,7 @@ export interface components {
             /** @description Canary: more failed answers of the new replicas than this, and they are rolled back. Unset: any number may fail. */
             max_error_rate?: string | null;
             /** @description Canary: if more than 5% of the answers of the new replicas take longer than this to begin, they are rolled back. */
-            max_latency?: number | null;
+            max_latency?: string | null;
             /** @description Canary: the number of answers of the new replicas before they are judged. Defaults to 20. */
             min_requests?: number | null;
             /** @description Requests with this header go to the new replicas. */

@@ -44,7 +44,7 @@ export function keysOf({ kind, id }: Change): Concerned[] {
   const own = (key: string): Concerned => ({ key: [key], of: id });
   switch (kind) {
     case "run":
-      return [all("runs"), own("run"), own("phases")];
+      return [all("runs"), own("run"), own("phases"), own("rollout")];
     case "instance":
       // Fleets are shown with their instances, and a new one is in none that was read.
       return [all("instances"), own("instance"), all("fleets"), all("fleet")];

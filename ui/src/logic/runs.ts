@@ -32,8 +32,10 @@ export function isWaiting(run: Run): boolean {
   return ["submitted", "pending"].includes(run.status) && !isOnItsWay && !run.next_triggered_at;
 }
 
+/** Why it does not run, or does not any more. A replica of a run that goes on, which was replaced or is not needed any more, is no failure of the run. */
 export function errorText(run: Run): string {
-  return run.error ?? run.latest_job_submission?.error ?? "";
+  const ofJob = run.status === "running" ? null : run.latest_job_submission?.error;
+  return run.error ?? ofJob ?? "";
 }
 
 /** Dollars an hour of what runs now. */

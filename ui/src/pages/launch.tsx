@@ -13,6 +13,7 @@ import type { Schema } from "../logic/completion";
 import { located, readDraft } from "../logic/draft";
 import { fromSearch, toSearch } from "../logic/filters";
 import { draftName, keepDraft, keptDraft, tabStorage } from "../logic/kept-draft";
+import { updateText } from "../logic/rollouts";
 import { keyOf, searchOf, type Start, startOf } from "../logic/start";
 import { count } from "../logic/format";
 import { isFinished } from "../logic/status";
@@ -359,7 +360,7 @@ function RunPlanView({ plan }: { plan: RunPlan }) {
   const replaced = plan.action === "create" && current && isFinished(current.status);
   return (
     <>
-      {plan.action === "update" && <Alert title="The run is updated in place">What differs is changed, replica by replica.</Alert>}
+      {plan.action === "update" && <Alert title="The run is updated in place">{updateText(plan.effective_run_spec ?? plan.run_spec)}</Alert>}
       {plan.action === "create" && current && !replaced && (
         <Alert kind="warning" title={`A run named ${current.run_spec.run_name} is active`}>It cannot be changed in this way: stop it first, or choose another name.</Alert>
       )}

@@ -8,6 +8,7 @@ import * as queries from "../api/queries";
 import type { Job, Run } from "../api/types";
 import { dstack } from "../logic/cli";
 import { money, price, resources } from "../logic/format";
+import { mayHaveRollout } from "../logic/rollouts";
 import { errorText, finishedAt, hourly, isWaiting, jobFlags, kind, lastSubmission, nameOf, statusText, waitingFor } from "../logic/runs";
 import { searchOf } from "../logic/start";
 import { isFinished } from "../logic/status";
@@ -19,6 +20,7 @@ import { fetched } from "../parts/fetched";
 import { Inspect } from "../parts/inspect";
 import { type Column, Table } from "../parts/table";
 import { Phases } from "../parts/phases";
+import { Rollout } from "../parts/rollout";
 import { RunActions } from "./runs";
 
 const Logs = lazy(() => fetched(import("../parts/logs")).then((module) => ({ default: module.Logs })));
@@ -183,6 +185,7 @@ function Details({ run }: { run: Run }) {
   const rate = hourly(run);
   return (
     <>
+      {mayHaveRollout(run) && <Rollout run={run} />}
       <Section title="General">
         <Facts
           facts={[

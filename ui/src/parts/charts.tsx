@@ -5,13 +5,13 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { get } from "../api/client";
+import { MEASURES_MS } from "../api/queries";
 import type { Metric } from "../api/types";
 import { bytes } from "../logic/format";
 import { type Chart, charts } from "../logic/metrics";
 import { clock } from "../logic/time";
 import { Empty, Failure, Loading } from "./basic";
 
-const METRICS_MS = 10_000;
 const HEIGHT = 200;
 /** So many measures are shown, the newest. */
 const MOST_MEASURES = 1000;
@@ -35,7 +35,7 @@ export function Metrics({ project, runName, runId, replica, job, isLive }: Props
         { run_id: runId, replica_num: String(replica), job_num: String(job), limit: String(MOST_MEASURES) },
         signal,
       ),
-    refetchInterval: isLive ? METRICS_MS : false,
+    refetchInterval: isLive ? MEASURES_MS : false,
   });
   if (query.isPending) return <Loading what="metrics" />;
   const shown = charts(query.data?.metrics ?? []);

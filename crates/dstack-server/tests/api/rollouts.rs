@@ -195,11 +195,35 @@ async fn what_is_asked_of_a_roll_out_is_done_later_and_refused_where_it_means_no
             .starts_with("A roll-out is under way")
     );
     // Only how it goes on is changed: it is the same deployment.
-    let more = apply(&server, canary("50%")).await.ok();
+    let mut bounded = canary("50%");
+    bounded["rollout"]["max_latency"] = json!("1500ms");
+    let more = apply(&server, bounded).await.ok();
     assert_eq!(more["deployment_num"], 1);
     assert_eq!(state(&server).await["phase"], "kept");
     let listed = server.post(ADMIN, "/api/runs/list", json!({})).await.ok();
-    assert_eq!(listed[0]["run_spec"]["configuration"]["rollout"]["share"], "50%");
+    let rollout = &listed[0]["run_spec"]["configuration"]["rollout"];
+    assert_eq!(
+        (&rollout["share"], &rollout["max_latency"]),
+        (&json!("50%"), &json!("1500ms"))
+    );
+}
+
+#[tokio::test]
+async fn a_run_that_is_rolled_back_asks_again_for_what_it_asked_for_before() {
+    let server = TestServer::new().start().await;
+    apply(&server, json!({"auth": false})).await.ok();
+    apply(&server, canary("10%")).await.ok();
+    let (mut run, _) = stored(&server).await;
+    assert!(run.roll_back("it was slow".to_owned(), server.state.data.clock.now()));
+    commit(&server, vec![Put::Run(run)]).await;
+    let back = server.main("runs/get", json!({"run_name": "web"})).await.ok();
+    assert_eq!(back["deployment_num"], 2);
+    assert_eq!(back["run_spec"]["configuration"]["commands"], json!(["serve"]));
+    let shown = state(&server).await;
+    assert_eq!(
+        (&shown["phase"], &shown["reason"]),
+        (&json!("rolled_back"), &json!("it was slow"))
+    );
 }
 
 #[tokio::test]

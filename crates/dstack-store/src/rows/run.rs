@@ -193,7 +193,8 @@ impl RunRow {
         };
         self.deploy(now);
         self.priority = from.configuration.base().priority.unwrap_or(0);
-        self.run_spec = from;
+        // A value as it was read is not written again: what was read from another column must be.
+        self.run_spec = Sealed::new((*from).clone());
         self.service_spec = rollout.service_spec.clone().map(Json::new);
         self.enter_rollout(Phase::RolledBack(reason), now);
         true

@@ -248,7 +248,8 @@ impl Decode for Latency {
 
 impl Schema for Latency {
     fn schema(schemas: &mut Schemas) -> Value {
-        Seconds::schema(schemas)
+        let accepted = Seconds::schema(schemas);
+        schemas.either(accepted, json!({"type": "string"}))
     }
 }
 
