@@ -627,7 +627,7 @@ async fn with_an_empty_group(seed: u64) -> (World, Engine, RunRow) {
     world.hosts.script("web", SERVES);
     let engine = world.start().await.unwrap();
     let scaling = json!({"metric": "rps", "target": 10});
-    let first = json!({"type": "service", "port": 8000, "groups": [
+    let first = json!({"type": "service", "port": 8000, "commands": null, "groups": [
         {"name": "a", "replicas": 2, "commands": ["v1"]},
         {"name": "b", "replicas": "0..2", "scaling": scaling, "commands": ["v1"]},
     ]});
@@ -638,7 +638,7 @@ async fn with_an_empty_group(seed: u64) -> (World, Engine, RunRow) {
 
 fn both_groups(command: &str, rollout: &Value) -> Value {
     let group = |name: &str| json!({"name": name, "replicas": 2, "commands": [command]});
-    json!({"type": "service", "port": 8000, "groups": [group("a"), group("b")], "rollout": rollout})
+    json!({"type": "service", "port": 8000, "commands": null, "groups": [group("a"), group("b")], "rollout": rollout})
 }
 
 fn by_group(jobs: &[JobRow]) -> Vec<(&str, bool)> {
