@@ -212,7 +212,7 @@ fn a_canary_gets_its_share_and_goes_on_by_hand_and_a_bad_one_goes_back_by_itself
     let answers = under_load(&host, &server, 2, |told| {
         apply(&cli, &saying("third", 500, &rules));
         told.until("500 third");
-        let event = until_told(&server, "Deployment 2 is rolled back");
+        let event = until_told(&server, ". Deployment: 3");
         let figures = regex::Regex::new(
             r"^Deployment 2 is rolled back: (\d+) of (\d+) answers failed \(100\.0%\), and `max_error_rate` is 10%\. Deployment: 3$",
         );
@@ -230,8 +230,17 @@ fn a_canary_gets_its_share_and_goes_on_by_hand_and_a_bad_one_goes_back_by_itself
             "{shown}"
         );
         until_alone(&server, 3);
+        // The gateway hears of it a moment later.
+        let is_gone = || {
+            Ok(told
+                .next(20)
+                .iter()
+                .all(|answer| answer == "200 second")
+                .then_some(()))
+        };
+        eventually("nobody is told by the third one any more", TEST_TIMEOUT, is_gone).unwrap();
         assert_eq!(
-            counts(&told.next(50)).keys().copied().collect::<Vec<_>>(),
+            counts(&told.next(100)).keys().copied().collect::<Vec<_>>(),
             ["200 second"]
         );
     });
