@@ -13,6 +13,7 @@ use dstack_plan::lifecycle::job::requests_timeout;
 use dstack_plan::services::autoscaling::Load;
 use dstack_plan::services::pages::Told;
 use dstack_plan::services::rollout::judge::Answered;
+use dstack_plan::services::rollout::state::Phase;
 use dstack_store::memory::Tables;
 use dstack_store::rows::{AgentAddress, JobRow};
 use dstack_store::{JobSnapshot, MemoryStore};
@@ -90,6 +91,8 @@ struct State {
     workers: Option<Standings>,
     /// What both sides of roll-outs have answered; of others it is not known.
     answered: BTreeMap<RunId, Answered>,
+    /// The way of requests leads over a gateway that cannot split them.
+    cannot_split: bool,
     /// Services to which a request came that waits for a replica.
     awaited: BTreeSet<RunId>,
 }
@@ -230,6 +233,30 @@ impl Services {
             Some(answered) => drop(state.answered.insert(run, answered)),
             None => drop(state.answered.remove(&run)),
         }
+    }
+
+    /// The requests to this service come over a gateway that can split them, or cannot, from now on. The server that was started last is
+    /// told.
+    pub fn can_split(&self, run: RunId, can_split: bool) {
+        let mut state = self.lock();
+        state.cannot_split = !can_split;
+        let observer = state.servers.last().and_then(|known| known.observer.clone());
+        drop(state);
+        if let Some(observer) = observer.and_then(|observer| observer.upgrade()) {
+            observer.published(run);
+        }
+    }
+
+    /// Whether a job is of the new deployment of a roll-out for which requests are split.
+    fn is_split_off(&self, job: JobId) -> bool {
+        self.store.read(|tables| {
+            let job = tables.jobs.get(&job);
+            let run = job.and_then(|job| tables.runs.get(&job.run_id));
+            let rollout = run.and_then(|run| run.rollout_under_way());
+            rollout.zip(job).is_some_and(|(rollout, job)| {
+                rollout.phase != Phase::Following && rollout.is_new(job.deployment_num, job.submitted_at)
+            })
+        })
     }
 
     /// This is measured of the requests to a service, whatever the window, from now on.
@@ -471,8 +498,9 @@ impl dstack_engine::Services for Routes {
         self.services.lock().silent_gateways.contains(&replica)
     }
 
-    fn is_published(&self, _job: JobId, gateway: Option<GatewayId>) -> bool {
-        gateway.is_none()
+    fn is_published(&self, job: JobId, gateway: Option<GatewayId>) -> bool {
+        let can_split = !self.services.lock().cannot_split;
+        gateway.is_none() && (can_split || !self.services.is_split_off(job))
     }
 
     fn worker(&self, _run: RunId, job: JobId) -> Worker {
@@ -491,6 +519,10 @@ impl dstack_engine::Services for Routes {
 
     fn answered(&self, run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
         self.services.lock().answered.get(&run).copied()
+    }
+
+    fn can_split(&self, _gateway: Option<GatewayId>) -> bool {
+        !self.services.lock().cannot_split
     }
 
     fn measured(&self, run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Measured {

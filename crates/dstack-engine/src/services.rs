@@ -62,9 +62,13 @@ pub trait Services: Send + Sync + Debug {
     /// so long.
     fn load(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Option<Load>;
 
-    /// What both sides of the roll-out of this deployment have answered since it began; those of its gateway, where it has one. `None`:
-    /// not known, such as of a gateway that is silent, or cannot tell.
+    /// What both sides of the roll-out of this deployment have answered since it began; those of its gateway, where it has one: partial
+    /// where somebody who counts has not said so lately. `None`: nobody has, such as at a gateway that is silent, or cannot tell.
     fn answered(&self, run: RunId, deployment: i64, gateway: Option<GatewayId>) -> Option<Answered>;
+
+    /// Whether requests can be split between two deployments; those of the gateway, where there is one: false once one of its replicas
+    /// has said that it cannot. [`RequestObserver::published`] tells of changes.
+    fn can_split(&self, gateway: Option<GatewayId>) -> bool;
 
     /// What was measured of the requests to the service within the last `window`, of 30, 60 or 300 s; at its gateway, where it has one.
     fn measured(&self, run: RunId, gateway: Option<GatewayId>, window: Seconds) -> Measured;
@@ -117,7 +121,7 @@ pub trait RequestObserver: Send + Sync + Debug {
     /// The job gets no requests any more, and none is under way.
     fn idle(&self, job: JobId);
 
-    /// Something has changed about which jobs of the run get requests at its gateway.
+    /// Something has changed about which jobs of the run get requests at its gateway, or whether that can split them.
     fn published(&self, run: RunId);
 
     /// A request to a service has begun to wait for its first replica.
@@ -161,6 +165,9 @@ impl Services for NoServices {
     }
     fn answered(&self, _run: RunId, _deployment: i64, _gateway: Option<GatewayId>) -> Option<Answered> {
         None
+    }
+    fn can_split(&self, _gateway: Option<GatewayId>) -> bool {
+        true
     }
     fn measured(&self, _run: RunId, _gateway: Option<GatewayId>, _window: Seconds) -> Measured {
         Measured::default()

@@ -139,18 +139,19 @@ impl Gateway {
             random.clone(),
         ));
         certificates.take_over(state.https_domains()).await;
+        let forwarder = Forwarder::new(random.clone())
+            .with_limits(limits(&settings))
+            .with_access_log(settings.access_log);
+        let forwarder = Arc::new(forwarder);
         let parts = Parts {
             store,
             certificates: Arc::clone(&certificates),
+            forwarder: Arc::clone(&forwarder),
             clock: Arc::clone(&clock),
             random: random.clone(),
         };
         let registry = Arc::new(Registry::start(state, parts).await);
         let auth = Arc::new(Auth::new(settings.server_connections.clone(), random.clone()));
-        let forwarder = Forwarder::new(random.clone())
-            .with_limits(limits(&settings))
-            .with_access_log(settings.access_log);
-        let forwarder = Arc::new(forwarder);
         let stats = Arc::clone(forwarder.stats());
         let models = Models {
             forward: Arc::clone(&forwarder) as _,

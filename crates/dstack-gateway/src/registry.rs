@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use dstack_agent_api::gateway::Split;
-use dstack_proxy::Replica;
+use dstack_proxy::{Forwarder, Replica};
 use dstack_system::clock::SharedClock;
 use dstack_system::{Random, Secret};
 use tokio::sync::{Mutex, watch};
@@ -35,6 +35,7 @@ pub struct Registry {
     changed: watch::Sender<()>,
     turns: Turns,
     certificates: Arc<Certificates>,
+    forwarder: Arc<Forwarder>,
     clock: SharedClock,
     random: Random,
 }
@@ -74,6 +75,8 @@ pub struct Parts {
     pub store: Store,
     /// Orders what services need.
     pub certificates: Arc<Certificates>,
+    /// Passes requests on to what is registered, and remembers their prompts.
+    pub forwarder: Arc<Forwarder>,
     /// Tells when services were registered.
     pub clock: SharedClock,
     /// Makes keys and pauses.
@@ -85,7 +88,7 @@ impl Registry {
     pub async fn start(state: State, parts: Parts) -> Self {
         let mut live = Live::new(parts.random.clone());
         let (sites, retired) = live.follow(&state, None).await;
-        retired.end();
+        retired.end(&parts.forwarder);
         parts.certificates.set_acme(state.acme.clone());
         Self {
             store: parts.store,
@@ -98,6 +101,7 @@ impl Registry {
             changed: watch::channel(()).0,
             turns: Turns::default(),
             certificates: parts.certificates,
+            forwarder: parts.forwarder,
             clock: parts.clock,
             random: parts.random,
         }
@@ -371,7 +375,7 @@ impl Registry {
         let Inner { state, live, .. } = &mut *inner;
         let (sites, retired) = live.follow(state, opened).await;
         self.sites.store(Arc::new(sites));
-        retired.end();
+        retired.end(&self.forwarder);
         self.changed.send_replace(());
         Ok(())
     }

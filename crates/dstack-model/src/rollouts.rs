@@ -51,6 +51,8 @@ pub struct RolloutState {
     pub asked: Option<RolloutAction>,
     /// Why it was rolled back.
     pub reason: Option<String>,
+    /// What keeps it from going on, and what can be done about it.
+    pub obstacle: Option<String>,
     /// The deployments that have replicas, the newest first.
     pub deployments: Vec<RolloutDeployment>,
 }
@@ -66,7 +68,7 @@ pub struct RolloutDeployment {
     pub ready: i64,
     /// Percent of the requests that go there; `null`: requests are not split.
     pub share_percent: Option<f64>,
-    /// What was counted of its requests; `null`: requests are not split, or somebody who counts does not say.
+    /// What was counted of its requests; `null`: requests are not split, or nobody who counts has said.
     pub answers: Option<RolloutAnswers>,
 }
 
@@ -81,4 +83,7 @@ pub struct RolloutAnswers {
     pub error_percent: f64,
     /// Seconds that 95% of the answers took at most to begin; `null`: none has begun.
     pub p95_seconds: Option<f64>,
+    /// A gateway or another server has not said lately what it has counted: there may be more.
+    #[decode(default)]
+    pub is_partial: bool,
 }

@@ -146,6 +146,11 @@ impl Forwarder {
         self.prefixes.forget_service(run);
     }
 
+    /// Whether memory is held for the prompts of a service.
+    pub fn remembers_prompts(&self, run: RunId) -> bool {
+        self.prefixes.has_service(run)
+    }
+
     /// The first answer that a replica begins; `prompt`: what chooses the first one.
     async fn answered(
         &self,

@@ -78,6 +78,11 @@ impl Prefixes {
         }
     }
 
+    /// Whether something is remembered of a service.
+    pub(crate) fn has_service(&self, run: RunId) -> bool {
+        self.services.lock().contains_key(&run)
+    }
+
     /// Forgets all of the prompts of a service.
     pub(crate) fn forget_service(&self, run: RunId) {
         self.services.lock().remove(&run);

@@ -345,6 +345,10 @@ impl dstack_engine::Services for ServiceRoutes {
         both.as_ref().map(rollouts::Both::answered)
     }
 
+    fn can_split(&self, gateway: Option<GatewayId>) -> bool {
+        gateway.is_none_or(|gateway| self.0.gateways.can_split(gateway))
+    }
+
     fn is_awaited(&self, run: RunId) -> bool {
         self.0.waiting.is_awaited(run) || self.0.others.lock().is_awaited(run, Instant::now())
     }

@@ -54,6 +54,20 @@ async fn until_back(world: &World, run: &RunRow) -> String {
         .unwrap()
 }
 
+/// As far as those say who have said so lately.
+const fn partly_answered(requests: u64, failed: u64) -> Option<Answered> {
+    match answered(requests, failed) {
+        Some(Answered { new, old }) => Some(Answered {
+            new: Answers {
+                is_partial: true,
+                ..new
+            },
+            old,
+        }),
+        None => None,
+    }
+}
+
 const fn answered(requests: u64, failed: u64) -> Option<Answered> {
     let new = Answers {
         requests,
@@ -526,4 +540,189 @@ async fn too_few_kept_replicas_do_not_take_all_requests_at_once() {
     world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
     let as_before = |jobs: &[JobRow]| jobs.len() == 2 && !jobs.iter().any(is_second);
     until(&world, &run, as_before, nothing_lost(&world, &run)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_some_have_told_of_a_canary_is_enough_to_go_back_and_never_to_go_on() {
+    let (world, engine, run) = started(619, 2).await;
+    let first = ids(&running(&world, &run));
+    world.services.answered(run.id, partly_answered(1000, 0));
+    world.update(&engine, &run, &canary("v2")).await.unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    let is_watched = |world: &World| phase(world, &run) == Some(Phase::Watching);
+    world
+        .throughout("it is watched on", 10 * MINUTE, is_watched)
+        .await
+        .unwrap();
+    world.services.answered(run.id, partly_answered(1000, 51));
+    let reason = until_back(&world, &run).await;
+    assert!(reason.starts_with("51 of 1000 answers failed"), "{reason}");
+    world
+        .until("the canary is gone", 5 * MINUTE, |world| {
+            is_as_before(world, &run, &first)
+        })
+        .await
+        .unwrap();
+}
+
+fn waits_for(world: &World, run: &RunRow) -> String {
+    let row = row(world, run);
+    row.waiting_for().map(ToString::to_string).unwrap_or_default()
+}
+
+/// A service whose new deployment stands beside the old one at a gateway that cannot split requests.
+async fn unsplit(seed: u64, applied: &Value) -> (World, Engine, RunRow) {
+    let (world, engine, run) = started(seed, 2).await;
+    world.services.can_split(run.id, false);
+    world.update(&engine, &run, applied).await.unwrap();
+    let says_so = |world: &World| waits_for(world, &run).contains("cannot split requests");
+    world
+        .until("it says what is in the way", 10 * MINUTE, says_so)
+        .await
+        .unwrap();
+    (world, engine, run)
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_a_gateway_that_cannot_split_requests_a_roll_out_waits_and_says_so() {
+    for (seed, applied, next) in [
+        (620, canary("v2"), Phase::Watching),
+        (621, green("v2", "manual"), Phase::Ready),
+    ] {
+        let (world, _engine, run) = unsplit(seed, &applied).await;
+        let first = ids(old_ones(&running(&world, &run)));
+        let stays = |world: &World| {
+            let now = running(world, &run);
+            phase(world, &run) == Some(Phase::Preparing) && ids(old_ones(&now)) == first
+        };
+        world.throughout("it waits", 30 * MINUTE, stays).await.unwrap();
+        world.services.can_split(run.id, true);
+        until_phase(&world, &run, &next).await;
+        assert!(!waits_for(&world, &run).contains("cannot split"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_hand_a_roll_out_goes_on_or_back_at_a_gateway_that_cannot_split_requests() {
+    let (world, engine, run) = unsplit(622, &canary("v2")).await;
+    world.ask_of_rollout(&engine, &run, Ask::Promote).await.unwrap();
+    let all_new = |jobs: &[JobRow]| jobs.len() == 2 && jobs.iter().all(is_second);
+    until(&world, &run, all_new, nothing_lost(&world, &run)).await;
+
+    let (world, engine, run) = unsplit(623, &green("v2", "auto")).await;
+    let first = ids(old_ones(&running(&world, &run)));
+    world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
+    assert_eq!(until_back(&world, &run).await, "it was aborted by hand");
+    world
+        .until("green is gone", 5 * MINUTE, |world| {
+            is_as_before(world, &run, &first)
+        })
+        .await
+        .unwrap();
+}
+
+/// Groups `a` with two replicas, and `b`, which has none, as its requests ask for none.
+async fn with_an_empty_group(seed: u64) -> (World, Engine, RunRow) {
+    let world = World::new(seed, 8).await.unwrap();
+    world.hosts.script("web", SERVES);
+    let engine = world.start().await.unwrap();
+    let scaling = json!({"metric": "rps", "target": 10});
+    let first = json!({"type": "service", "port": 8000, "commands": null, "groups": [
+        {"name": "a", "replicas": 2, "commands": ["v1"]},
+        {"name": "b", "replicas": "0..2", "scaling": scaling, "commands": ["v1"]},
+    ]});
+    let run = world.submit(&engine, "web", &first).await.unwrap();
+    until(&world, &run, |jobs| jobs.len() == 2, anything).await;
+    (world, engine, run)
+}
+
+fn both_groups(command: &str, rollout: &Value) -> Value {
+    let group = |name: &str| json!({"name": name, "replicas": 2, "commands": [command]});
+    json!({"type": "service", "port": 8000, "commands": null, "groups": [group("a"), group("b")], "rollout": rollout})
+}
+
+fn by_group(jobs: &[JobRow]) -> Vec<(&str, bool)> {
+    let mut found: Vec<(&str, bool)> = jobs
+        .iter()
+        .map(|job| (job.job_spec.replica_group.as_str(), is_second(job)))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_of_a_group_without_replicas_is_as_small_as_that_of_the_others() {
+    let (world, engine, run) = with_an_empty_group(624).await;
+    let rollout = json!({"strategy": "canary", "duration": "2m", "max_error_rate": "5%"});
+    world
+        .update(&engine, &run, &both_groups("v2", &rollout))
+        .await
+        .unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    let watched = [("a", false), ("a", false), ("a", true), ("b", true)];
+    assert_eq!(by_group(&running(&world, &run)), watched);
+    let stays = |world: &World| by_group(&running(world, &run)) == watched;
+    world
+        .throughout("it is watched", 10 * MINUTE, stays)
+        .await
+        .unwrap();
+    world.services.answered(run.id, answered(100, 0));
+    let all_new = |jobs: &[JobRow]| by_group(jobs) == [("a", true), ("a", true), ("b", true), ("b", true)];
+    until(&world, &run, all_new, nothing_lost(&world, &run)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_of_a_group_without_replicas_ends_at_once_when_it_is_rolled_back() {
+    let (world, engine, run) = with_an_empty_group(625).await;
+    let first = ids(&running(&world, &run));
+    let rollout = json!({"strategy": "canary", "duration": "2m", "max_error_rate": "5%"});
+    world
+        .update(&engine, &run, &both_groups("v2", &rollout))
+        .await
+        .unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    assert_eq!(registered(&world, &run).len(), 4);
+    world.services.answered(run.id, answered(100, 50));
+    until_back(&world, &run).await;
+    // In the same commit.
+    assert_eq!(ids(&registered(&world, &run)), first);
+    world
+        .until("the canaries are gone", 5 * MINUTE, |world| {
+            is_as_before(world, &run, &first)
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_stays_as_it_is_keeps_its_number_when_all_of_its_replicas_are_tried_again() {
+    let before = in_groups("v1", &json!({"strategy": "rolling"}));
+    let (world, engine, run) = started_retrying(626, &before).await;
+    let mut applied = in_groups("v2", &json!({"strategy": "canary", "duration": "1h"}));
+    applied["retry"] = json!(true);
+    world.update(&engine, &run, &applied).await.unwrap();
+    until_phase(&world, &run, &Phase::Watching).await;
+    let of_b = |world: &World| {
+        let mut found = registered(world, &run);
+        found.retain(|job| job.job_spec.replica_group == "b");
+        ids(&found)
+    };
+    let before = of_b(&world);
+    for job in &before {
+        world.hosts.kill_container(*job);
+    }
+    let again = |world: &World| of_b(world).len() == 2 && of_b(world).is_disjoint(&before);
+    world.until("b has two again", 10 * MINUTE, again).await.unwrap();
+    let now = of_b(&world);
+    let stays = |world: &World| of_b(world) == now;
+    world
+        .throughout("b stays as it is", 10 * MINUTE, stays)
+        .await
+        .unwrap();
+    world.ask_of_rollout(&engine, &run, Ask::Abort).await.unwrap();
+    until_back(&world, &run).await;
+    world
+        .throughout("also when it is rolled back", 10 * MINUTE, stays)
+        .await
+        .unwrap();
 }

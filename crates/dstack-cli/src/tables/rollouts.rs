@@ -22,11 +22,20 @@ pub(crate) fn lines(state: &RolloutState, now: Time) -> Vec<Text> {
         first = first.push(format!(", for another {}", duration(left)));
     }
     let mut lines = vec![first];
+    if let Some(obstacle) = &state.obstacle {
+        lines.push(Text::new().push(format!("It cannot go on: {obstacle}.")));
+    }
     if let Some(asked) = state.asked {
         lines.push(Text::from(match asked {
             RolloutAction::Promote => "It is to go on as soon as it can.",
             RolloutAction::Abort => "It is about to be rolled back.",
         }));
+    }
+    let mut answers = state.deployments.iter().filter_map(|one| one.answers);
+    if answers.any(|answers| answers.is_partial) {
+        lines.push(Text::from(
+            "Numbers with + are partial: a gateway or another server has not said lately what it has counted.",
+        ));
     }
     lines
 }
@@ -88,14 +97,25 @@ fn row(deployment: &RolloutDeployment) -> [String; 7] {
         deployment
             .share_percent
             .map_or_else(|| "-".to_owned(), |share| format!("{share}%")),
-        shown(|answers| answers.requests.to_string()),
-        shown(|answers| format!("{} ({:.1}%)", answers.failed, answers.error_percent)),
+        shown(|answers| format!("{}{}", answers.requests, mark(answers))),
+        shown(|answers| {
+            let (failed, percent) = (answers.failed, answers.error_percent);
+            format!("{failed}{} ({percent:.1}%)", mark(answers))
+        }),
         shown(|answers| {
             answers
                 .p95_seconds
                 .map_or_else(|| "-".to_owned(), |p95| format!("{p95:.2} s"))
         }),
     ]
+}
+
+/// Behind numbers that are not all of it.
+const fn mark(answers: &RolloutAnswers) -> &'static str {
+    match answers.is_partial {
+        true => "+",
+        false => "",
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +137,7 @@ mod tests {
             until: None,
             asked: None,
             reason: None,
+            obstacle: None,
             deployments: Vec::new(),
         }
     }
@@ -160,15 +181,37 @@ mod tests {
             answers: None,
         };
         assert_eq!(row(&deployment), ["2", "3", "1", "2.5%", "-", "-", "-"]);
-        let answered = RolloutDeployment {
-            answers: Some(RolloutAnswers {
-                requests: 40,
-                failed: 5,
-                error_percent: 12.5,
-                p95_seconds: Some(0.25),
-            }),
-            ..deployment
+        let answers = RolloutAnswers {
+            requests: 40,
+            failed: 5,
+            error_percent: 12.5,
+            p95_seconds: Some(0.25),
+            is_partial: false,
         };
-        assert_eq!(row(&answered)[4..], ["40", "5 (12.5%)", "0.25 s"]);
+        let with = |answers| RolloutDeployment {
+            answers: Some(answers),
+            ..deployment.clone()
+        };
+        assert_eq!(row(&with(answers))[4..], ["40", "5 (12.5%)", "0.25 s"]);
+        let partial = with(RolloutAnswers {
+            is_partial: true,
+            ..answers
+        });
+        assert_eq!(row(&partial)[4..], ["40+", "5+ (12.5%)", "0.25 s"]);
+        let watching = |deployment| RolloutState {
+            deployments: vec![deployment],
+            ..state(Some(RolloutPhase::Watching))
+        };
+        assert!(said(&watching(partial))[1].starts_with("Numbers with + are partial"));
+        assert_eq!(said(&watching(with(answers))).len(), 1);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_said() {
+        let held = RolloutState {
+            obstacle: Some("its gateway is old".to_owned()),
+            ..state(Some(RolloutPhase::Preparing))
+        };
+        assert_eq!(said(&held)[1], "It cannot go on: its gateway is old.");
     }
 }

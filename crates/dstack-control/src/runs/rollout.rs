@@ -175,10 +175,16 @@ pub(super) fn begin(
     }
     match under_way {
         Some(rollout) if rollout.phase.is_unproven() => {
-            ended(jobs, |job| is_new(rollout, job), |job| is_old(rollout, job), now)
+            let kept = old.kept_groups(jobs.iter());
+            let is_new = |job: &JobRow| is_new(rollout, job) && !kept.contains(&job.job_spec.replica_group);
+            // The others got all requests but a share, whatever their groups.
+            let is_served = jobs.iter().any(|job| job.registered && !is_new(job));
+            ended(jobs, |job| is_new(job) && is_served, now)
         }
         Some(rollout) if rollout.phase == Phase::Kept => {
-            ended(jobs, |job| is_old(rollout, job), |job| !is_old(rollout, job), now)
+            let served = served(jobs, |job| !is_old(rollout, job));
+            let is_served = |job: &JobRow| served.contains(job.job_spec.replica_group.as_str());
+            ended(jobs, |job| is_old(rollout, job) && is_served(job), now)
         }
         _ => Ok(Vec::new()),
     }
@@ -192,18 +198,16 @@ const fn is_old(rollout: &Rollout, job: &JobRow) -> bool {
     job.deployment_num < rollout.deployment
 }
 
-/// Jobs that are not needed, where others of their group get requests that take their place.
-fn ended(
-    jobs: &[JobRow],
-    is_unneeded: impl Fn(&JobRow) -> bool,
-    replaces: impl Fn(&JobRow) -> bool,
-    now: Time,
-) -> Result<Vec<(JobRow, JobRow)>> {
+/// The groups in which some of these jobs get requests.
+fn served(jobs: &[JobRow], replaces: impl Fn(&JobRow) -> bool) -> BTreeSet<&str> {
     let serving = jobs.iter().filter(|job| job.registered && replaces(job));
-    let served: BTreeSet<&str> = serving.map(|job| job.job_spec.replica_group.as_str()).collect();
-    let unneeded = |job: &&JobRow| is_unneeded(job) && served.contains(job.job_spec.replica_group.as_str());
+    serving.map(|job| job.job_spec.replica_group.as_str()).collect()
+}
+
+/// Jobs that are not needed end.
+fn ended(jobs: &[JobRow], is_unneeded: impl Fn(&JobRow) -> bool, now: Time) -> Result<Vec<(JobRow, JobRow)>> {
     let mut changed = Vec::new();
-    for job in jobs.iter().filter(unneeded).filter(|job| job.may_terminate()) {
+    for job in jobs.iter().filter(|job| is_unneeded(job) && job.may_terminate()) {
         let mut after = job.clone();
         let message = "Another deployment was applied".to_owned();
         after.terminate(JobTerminationReason::ScaledDown, Some(message), now)?;

@@ -9,7 +9,7 @@ use dstack_plan::services::autoscaling::Demand;
 use dstack_plan::services::replicas::{self, Job};
 use dstack_plan::services::rollout::course::{self, Facts, Verdict, decide};
 use dstack_plan::services::rollout::sides::{self, Course, Step};
-use dstack_plan::services::rollout::state::{Ask, Phase, Rollout, rules};
+use dstack_plan::services::rollout::state::{Ask, Phase, Rollout, gradual, rules};
 use dstack_store::rows::{JobRow, RunRow};
 use dstack_units::Time;
 
@@ -189,13 +189,14 @@ fn parts<'a>(ctx: &Context, run: &RunRow, jobs: Jobs<'a>, state: &Rollout) -> Pa
     let is_earlier = |row: &JobRow| row.deployment_num < state.deployment;
     let earlier = jobs.latest.iter().filter(|row| is_earlier(row) && lives(row));
     let changing: BTreeSet<&str> = earlier.map(|row| row.job_spec.replica_group.as_str()).collect();
+    let stays = run.kept_groups(jobs.all.iter());
     let mut parts = Parts {
         old: Vec::new(),
         new: Vec::new(),
         kept: Vec::new(),
     };
     for (row, job) in jobs.latest.iter().zip(planned(ctx, run, jobs)) {
-        if is_new(state, row) {
+        if is_new(state, row) && !stays.contains(job.group) {
             let serves = job.serves && !is_failing(row, run);
             parts.new.push(Job { serves, ..job });
         } else if is_earlier(row) || changing.contains(job.group) {
@@ -250,12 +251,19 @@ async fn stay(
     change.want(next);
     let look_at = (state.phase == Phase::Watching).then(|| now + LOOK_INTERVAL);
     change.look_at = next.look_at.into_iter().chain(look_at).min();
+    let what = match obstacle(ctx, &change.run, state) {
+        Some(obstacle) => obstacle,
+        None => awaited(state, &step, &change.run.run_name),
+    };
     let run = &mut change.run;
     let wakes = [run.next_wake_at(), next.wake_at, at];
     run.wait(Wait {
         deadline: None,
         wake_at: wakes.into_iter().flatten().min(),
-        reason: Some(awaited(state, &step, &run.run_name)),
+        reason: Some(WaitReason::Rollout {
+            deployment: state.deployment,
+            what,
+        }),
     });
     let stopped = latest.iter().filter(|job| next.stop.contains(&job.replica_num));
     let stopped: Vec<&JobRow> = stopped.copied().collect();
@@ -293,11 +301,19 @@ fn as_before(run: &RunRow) -> Option<RunRow> {
     Some(before)
 }
 
-fn awaited(state: &Rollout, step: &Step, run_name: &str) -> WaitReason {
+/// What keeps it from going on.
+fn obstacle(ctx: &Context, run: &RunRow, state: &Rollout) -> Option<String> {
+    if ctx.deps.services.can_split(run.gateway_id) {
+        return None;
+    }
+    state.unsplit(gradual(&run.run_spec)?.effective_strategy(), &run.run_name)
+}
+
+fn awaited(state: &Rollout, step: &Step, run_name: &str) -> String {
     let (ready, wanted) = step.sides.iter().fold((0, 0), |(ready, wanted), group| {
         (ready + group.new_ready, wanted + group.new_wanted)
     });
-    let what = match state.phase {
+    match state.phase {
         Phase::Preparing => format!("{ready} of {wanted} new replicas are ready"),
         Phase::Watching => format!("the new replicas are watched (`dstack rollout {run_name}`)"),
         Phase::Ready => format!(
@@ -305,10 +321,6 @@ fn awaited(state: &Rollout, step: &Step, run_name: &str) -> WaitReason {
         ),
         Phase::Kept => "it gets all requests, and the old replicas are kept for a while".to_owned(),
         Phase::Following | Phase::RolledBack(_) => "its replicas follow".to_owned(),
-    };
-    WaitReason::Rollout {
-        deployment: state.deployment,
-        what,
     }
 }
 
@@ -336,6 +348,8 @@ fn roll_back(reason: &str, latest: &[&JobRow], change: &mut Change, now: Time) -
     let Some(state) = change.run.rollout_under_way().cloned() else {
         return Ok(());
     };
+    let kept = change.run.kept_groups(latest.iter().copied());
+    let is_unneeded = |job: &JobRow| is_new(&state, job) && !kept.contains(&job.job_spec.replica_group);
     if !change.run.roll_back(reason.to_owned(), now) {
         change.run.end_rollout();
         return Ok(());
@@ -347,7 +361,6 @@ fn roll_back(reason: &str, latest: &[&JobRow], change: &mut Change, now: Time) -
     if state.phase == Phase::Following {
         return Ok(());
     }
-    // Groups that the deployment left as they were have no older replicas: theirs belong to it, and stay.
     let is_old = |job: &JobRow| job.deployment_num < state.deployment;
     let serving = |wanted: &dyn Fn(&JobRow) -> bool| {
         let mut found: BTreeMap<&str, usize> = BTreeMap::new();
@@ -365,10 +378,13 @@ fn roll_back(reason: &str, latest: &[&JobRow], change: &mut Change, now: Time) -
         olds.retain(|group, old| news.get(group).is_none_or(|new| *old >= *new));
     }
     let served: BTreeSet<&str> = olds.into_keys().collect();
+    // Until the switch the others got all requests but a share, whatever their groups.
+    let others = !serving(&|job| !is_unneeded(job)).is_empty();
+    let is_served = |job: &JobRow| {
+        served.contains(job.job_spec.replica_group.as_str()) || (state.phase.is_unproven() && others)
+    };
     let news = latest.iter().copied();
-    let unneeded =
-        |job: &&JobRow| is_new(&state, job) && served.contains(job.job_spec.replica_group.as_str());
-    let unneeded: Vec<&JobRow> = news.filter(unneeded).collect();
+    let unneeded: Vec<&JobRow> = news.filter(|job| is_unneeded(job) && is_served(job)).collect();
     end_jobs(
         &unneeded,
         JobTerminationReason::ScaledDown,

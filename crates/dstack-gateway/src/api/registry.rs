@@ -291,8 +291,17 @@ pub(super) async fn health(State(api): Shared) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::io;
+
+    use async_trait::async_trait;
+    use dstack_agent_api::gateway::Split;
+    use dstack_agent_api::http::{Connector, Wire};
+    use dstack_proxy::body::full;
+    use dstack_proxy::{Balancing, Forward as _, Forwarder, Replica, Service};
     use dstack_ssh::keys::generate_ed25519;
     use dstack_system::{Random, SystemClock};
+    use dstack_units::{JobId, RunId};
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -302,6 +311,7 @@ mod tests {
     use crate::tls::{Certificates, TlsSettings};
 
     const JOB: &str = "9d5ed678fe57bcca610140957afab571";
+    const WEB: RunId = RunId::new(uuid::Uuid::from_u128(1));
 
     /// One service `web` with one replica, which cannot be reached.
     fn state() -> State {
@@ -321,7 +331,7 @@ mod tests {
         state
     }
 
-    async fn registry(dir: &std::path::Path) -> Arc<Registry> {
+    async fn registry(dir: &std::path::Path, forwarder: &Arc<Forwarder>) -> Arc<Registry> {
         let tls = TlsSettings {
             dir: dir.to_owned(),
             certbot: dir.to_owned(),
@@ -332,6 +342,7 @@ mod tests {
         let parts = Parts {
             store: Store::new(dir),
             certificates: Arc::new(Certificates::new(tls, Arc::clone(&clock), Random::system())),
+            forwarder: Arc::clone(forwarder),
             clock,
             random: Random::system(),
         };
@@ -341,7 +352,7 @@ mod tests {
     #[tokio::test]
     async fn a_replica_whose_server_goes_away_meanwhile_is_taken_away_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
-        let registry = registry(dir.path()).await;
+        let registry = registry(dir.path(), &Arc::default()).await;
         let mut changes = registry.changes();
         let names = ["main", "web", JOB].map(str::to_owned);
         let left = drain(&registry, names, Duration::from_secs(30)).now_or_never();
@@ -351,5 +362,62 @@ mod tests {
         let state = registry.state().await;
         assert!(state.service("main", "web").unwrap().replicas.is_empty());
         assert_eq!(Store::new(dir.path()).load().unwrap(), Some(state));
+    }
+
+    /// Nothing listens.
+    #[derive(Debug)]
+    struct Nowhere;
+
+    #[async_trait]
+    impl Connector for Nowhere {
+        async fn connect(&self) -> io::Result<Box<dyn Wire>> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+
+    /// Sends a prompt to the service, with replicas by whose prompts they would be chosen.
+    async fn ask_model(registry: &Registry, forwarder: &Forwarder) {
+        let sites = registry.sites().load();
+        let site = sites.of_run(WEB).unwrap();
+        let replica = |number| {
+            Arc::new(Replica::new(
+                JobId::new(uuid::Uuid::from_u128(number)),
+                Arc::new(Nowhere),
+            ))
+        };
+        let service = Service {
+            balancing: Balancing::Prefix,
+            replicas: vec![replica(1), replica(2)],
+            ..site.service.clone()
+        };
+        let said = json!({"model": "m", "messages": [{"role": "user", "content": "why? ".repeat(200)}]});
+        let request = http::Request::post("/v1/chat/completions")
+            .header("host", "web.example.com")
+            .header("content-type", "application/json")
+            .body(full(said.to_string()))
+            .unwrap();
+        forwarder.forward(&service, request).await;
+    }
+
+    #[tokio::test]
+    async fn prompts_of_a_service_are_remembered_until_it_has_no_replica_or_is_gone() {
+        let (dir, forwarder) = (tempfile::tempdir().unwrap(), Arc::<Forwarder>::default());
+        let registry = registry(dir.path(), &forwarder).await;
+        let run = Run::new("main", "web");
+        ask_model(&registry, &forwarder).await;
+        let split = Split {
+            deployment: 1,
+            new: BTreeSet::new(),
+            share: 0,
+            header: None,
+        };
+        registry.set_split(run, Some(split)).await.unwrap();
+        assert!(forwarder.remembers_prompts(WEB), "it still has its replica");
+        registry.unregister_replica(run, JOB).await.unwrap();
+        assert!(!forwarder.remembers_prompts(WEB), "it has none any more");
+        ask_model(&registry, &forwarder).await;
+        assert!(forwarder.remembers_prompts(WEB));
+        registry.unregister_service(run).await.unwrap();
+        assert!(!forwarder.remembers_prompts(WEB), "it is gone");
     }
 }

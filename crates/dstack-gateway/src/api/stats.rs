@@ -23,7 +23,7 @@ pub(super) async fn collect(State(api): State<Arc<Api>>) -> Response {
     Json(all).into_response()
 }
 
-/// What was counted since the gateway was started.
+/// What was counted since the gateway was started of services of which it is known which runs they are.
 pub(super) async fn counts(State(api): State<Arc<Api>>) -> Response {
     let (state, splits) = (api.registry.state().await, api.registry.splits().await);
     let of = |(_, _, service): (&str, &str, &Arc<ServiceRecord>)| {
@@ -31,7 +31,8 @@ pub(super) async fn counts(State(api): State<Arc<Api>>) -> Response {
         let counted = api.stats.snapshot(RunId::from(service.key));
         let snapshot = counted.or_else(|| split.map(|_| Snapshot::default()))?;
         Some(ServiceCounts {
-            id: service.key.simple().to_string(),
+            // Counted by the key of this gateway, and told by that of the server.
+            id: service.id.clone()?,
             by_class: snapshot.by_class,
             under_way: snapshot.under_way,
             head: times(&snapshot.head),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_proxy::rate_limit::{Key, RateLimit, RateLimits};
-use dstack_proxy::{Balancing, ChatFormat, Model, Paths, Replica, Routes, Service, Split};
+use dstack_proxy::{Balancing, ChatFormat, Forwarder, Model, Paths, Replica, Routes, Service, Split};
 use dstack_system::{Locked, Random, task};
 use dstack_units::{JobId, RunId};
 use http::HeaderName;
@@ -43,19 +43,28 @@ struct LiveReplica {
     link: Arc<Link>,
 }
 
-/// Replicas that are out of the sites.
+/// What is out of the sites.
 #[must_use]
-pub(super) struct Retired(Vec<LiveReplica>);
+pub(super) struct Retired {
+    replicas: Vec<LiveReplica>,
+    /// Services without a replica by now.
+    emptied: Vec<RunId>,
+}
 
 impl Retired {
-    /// They get no more requests, and their links end once those under way are answered. Called when the sites are without them.
-    pub(super) fn end(self) {
-        for live in self.0 {
+    /// They get no more requests, and their links end once those under way are answered; of services without replicas no prompts are
+    /// remembered. Called when the sites are without them.
+    pub(super) fn end(self, forwarder: &Forwarder) {
+        for live in self.replicas {
             live.replica.retire();
             task::spawn("replica that gets no requests any more", async move {
                 let _ = tokio::time::timeout(DRAIN_LIMIT, live.replica.idle()).await;
                 live.link.end();
             });
+        }
+        // After the replicas: one that is retired is chosen for no prompt any more.
+        for run in self.emptied {
+            forwarder.forget_prompts(run);
         }
     }
 }
@@ -112,7 +121,7 @@ impl Live {
 
     /// Makes what runs follow what is registered. Returns the sites of that, and what is not in them any more.
     pub(super) async fn follow(&mut self, state: &State, mut opened: Option<Opened>) -> (Sites, Retired) {
-        let mut retired = Vec::new();
+        let (mut retired, mut emptied) = (Vec::new(), Vec::new());
         let mut before = std::mem::take(&mut self.services);
         for (project, run, record) in state.services() {
             let old = before.remove(&record.key);
@@ -129,16 +138,23 @@ impl Live {
                         .service(names, record, &key, old, (&mut opened, &mut retired))
                         .await;
                     self.routes = std::mem::take(&mut self.routes).with(next.site.service.clone());
+                    emptied.extend(next.replicas.is_empty().then_some(next.site.service.run_id));
                     next
                 }
             };
             self.services.insert(record.key, service);
         }
         for (_, gone) in before {
-            self.routes = std::mem::take(&mut self.routes).without(gone.site.service.run_id);
+            let run = gone.site.service.run_id;
+            self.routes = std::mem::take(&mut self.routes).without(run);
             retired.extend(gone.replicas);
+            emptied.push(run);
         }
-        (self.sites(state), Retired(retired))
+        let retired = Retired {
+            replicas: retired,
+            emptied,
+        };
+        (self.sites(state), retired)
     }
 
     fn sites(&self, state: &State) -> Sites {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::support::app::App;
 use crate::support::held::Held;
 use crate::support::ssh::{Ssh, new_key};
-use crate::support::{Setup, detail, ok, replica_path, service};
+use crate::support::{Setup, detail, job, ok, replica_path, service};
 
 const REGISTRY: &str = "/api/registry/main";
 
@@ -214,8 +214,9 @@ async fn a_replica_that_cannot_be_reached_is_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_are_counted_for_autoscaling() {
     let (setup, ssh, app) = (Setup::start().await, Ssh::start().await, App::start("one").await);
-    setup.serve(json!({}), &ssh, &app).await;
-    setup.register("idle", json!({}), &ssh).await;
+    let run = job(77);
+    setup.serve(json!({ "id": run }), &ssh, &app).await;
+    setup.register("idle", json!({ "id": job(78) }), &ssh).await;
     for _ in 0..3 {
         assert_eq!(setup.ask("web.example.com", "/").await.status, 200);
     }
@@ -237,6 +238,7 @@ async fn requests_are_counted_for_autoscaling() {
     let [web] = counts.as_slice() else {
         panic!("only those that were asked: {counts:?}")
     };
+    assert_eq!(web.id, run, "as the server knows it");
     assert_eq!((web.by_class, web.under_way), ([0, 3, 0, 0, 0], 0));
     assert_eq!((web.head.count, web.total.count), (3, 3));
     assert_eq!(web.total.buckets.last(), Some(&(300.0, 3)));

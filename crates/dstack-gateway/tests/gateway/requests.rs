@@ -342,7 +342,7 @@ async fn a_proxy_that_is_trusted_tells_who_asks() {
 async fn requests_are_split_between_old_and_new_replicas_as_the_server_says() {
     let (setup, ssh) = (Setup::start().await, Ssh::start().await);
     let (old, new) = (App::start("old").await, App::start("new").await);
-    setup.register("web", json!({}), &ssh).await;
+    setup.register("web", json!({ "id": job(77) }), &ssh).await;
     setup.register_replica("web", 1, old.port, &ssh).await;
     let path = "/api/v2/registry/main/services/web/split";
     let split = |share: u64| {
@@ -367,7 +367,10 @@ async fn requests_are_split_between_old_and_new_replicas_as_the_server_says() {
         let counted = setup.get("/api/v2/stats").await.1;
         let rollout = &counted[0]["rollout"];
         let requests = |side: &str| rollout[side]["requests"].clone();
-        rollout["deployment"] == 3 && requests("old") == 20 && requests("new") == 2
+        counted[0]["id"] == job(77)
+            && rollout["deployment"] == 3
+            && requests("old") == 20
+            && requests("new") == 2
     })
     .await;
     let setup = setup.killed_and_started().await;

@@ -10,7 +10,7 @@ use dstack_model::runs::{JobStatus, JobTerminationReason, RunSpec};
 use dstack_units::Time;
 
 use super::autoscaling::{self, Demand, Group, Scale};
-use super::rollout::sides::{self, Course, Sides, Step};
+use super::rollout::sides::{self, Course, Sides, Step, Wanted};
 use super::rollout::{self, Replica, Stage};
 use crate::lifecycle::retry::backoff;
 
@@ -170,6 +170,9 @@ pub fn next_of_both(
 ) -> Step {
     let all: Vec<Job<'_>> = [jobs.old, jobs.new, jobs.kept].concat();
     let [mut olds, mut news, mut kept] = [jobs.old, jobs.new, jobs.kept].map(sides::by_group);
+    let stands_beside = olds
+        .values()
+        .any(|members| sides::has_present(&staged(members, None, now, &mut None)));
     let mut numbers = Numbers::after(&all);
     let mut step = Step::default();
     let mut stop_once_ready = Vec::new();
@@ -218,8 +221,12 @@ pub fn next_of_both(
             continue;
         }
         let least = i64::from(course.is_unproven()).min(group.replicas.max.unwrap_or(i64::MAX));
-        let wanted = (wanted.max(least), old_wanted.max(least));
-        let of_group = sides::of_group(name, &old, &new, wanted, course);
+        let wanted = Wanted {
+            new: wanted,
+            old: old_wanted,
+            least,
+        };
+        let of_group = sides::of_group(name, (&old, &new), wanted, course, stands_beside);
         let started = numbers.take(of_group.start, &free, name);
         let is_free = |num: &i64| started.iter().all(|slot| slot.num != *num);
         let free: Vec<i64> = free.into_iter().filter(is_free).collect();

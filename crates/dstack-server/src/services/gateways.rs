@@ -166,17 +166,22 @@ impl Gateways {
     }
 
     /// What both sides of the roll-out of this deployment have answered at all replicas of the gateway, which is partial where one of
-    /// them has not said so lately.
+    /// them has not said so lately; `None`: none has.
     pub(super) fn answered(&self, run: RunId, gateway: GatewayId, deployment: i64) -> Option<Both> {
-        let links = self.of(gateway).filter(|links| !links.is_empty())?;
-        let mut all = Both::default();
-        for link in links {
-            all = match link.answered(run, deployment) {
-                Some(told) => all.plus(&told),
-                None => all.partial(),
-            };
-        }
-        Some(all)
+        let links = self.of(gateway)?;
+        let told: Vec<Option<Both>> = links.iter().map(|link| link.answered(run, deployment)).collect();
+        let is_partial = told.iter().any(Option::is_none);
+        let all = told.into_iter().flatten().reduce(|all, more| all.plus(&more))?;
+        Some(match is_partial {
+            true => all.partial(),
+            false => all,
+        })
+    }
+
+    /// Whether no replica of the gateway that was reached lately has said that it cannot split requests.
+    pub(super) fn can_split(&self, gateway: GatewayId) -> bool {
+        let links = self.of(gateway).unwrap_or_default();
+        !links.iter().any(|link| link.is_current() && link.cannot_split())
     }
 
     /// What all replicas of its gateway have measured of the requests to the service; those of dstack 0.22.5 tell nothing of it.

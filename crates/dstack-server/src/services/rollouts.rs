@@ -47,26 +47,25 @@ pub(super) fn split<'a>(run: &RunRow, jobs: impl Iterator<Item = &'a JobRow> + C
     };
     Some(Planned {
         deployment: rollout.deployment,
-        new: new_jobs(rollout, jobs),
+        new: new_jobs(run, rollout, jobs),
         share,
         header: rules.header.clone(),
     })
 }
 
 /// Those of groups that stay as they are count as old ones, until all requests go to the new deployment, to which they belong.
-fn new_jobs<'a>(rollout: &Rollout, jobs: impl Iterator<Item = &'a JobRow> + Clone) -> BTreeSet<JobId> {
+fn new_jobs<'a>(
+    run: &RunRow,
+    rollout: &Rollout,
+    jobs: impl Iterator<Item = &'a JobRow> + Clone,
+) -> BTreeSet<JobId> {
     let is_old = |job: &JobRow| job.deployment_num < rollout.deployment;
     if rollout.phase == Phase::Kept {
         return jobs.filter(|job| !is_old(job)).map(|job| job.id).collect();
     }
-    let changing: BTreeSet<&str> = jobs
-        .clone()
-        .filter(|job| is_old(job))
-        .map(|job| job.job_spec.replica_group.as_str())
-        .collect();
+    let kept = run.kept_groups(jobs.clone());
     let is_new = |job: &&JobRow| {
-        rollout.is_new(job.deployment_num, job.submitted_at)
-            && changing.contains(job.job_spec.replica_group.as_str())
+        rollout.is_new(job.deployment_num, job.submitted_at) && !kept.contains(&job.job_spec.replica_group)
     };
     jobs.filter(is_new).map(|job| job.id).collect()
 }

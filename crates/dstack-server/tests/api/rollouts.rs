@@ -58,12 +58,13 @@ async fn commit(server: &Server, puts: Vec<Put>) {
     server.state.services.load().await.unwrap();
 }
 
-/// A replica of the new deployment that gets requests, as an engine would make it.
-async fn add_new_replica(server: &Server) {
+/// A replica of the new deployment that gets requests, as an engine would make it; in another group than the first one, if that is said.
+async fn add_new_replica(server: &Server, group: Option<&str>) {
     let (run, jobs) = stored(server).await;
     let (old, now) = (&jobs[0], server.state.data.clock.now());
     let mut spec = (*old.job_spec).clone();
     spec.replica_num = 1;
+    spec.replica_group = group.map_or(spec.replica_group, str::to_owned);
     let id = uuid::Uuid::from_u128(99).into();
     let mut job = JobRow::submitted(id, &run, Sealed::new(spec), now);
     job.advance(JobStatus::Provisioning, now).unwrap();
@@ -90,7 +91,7 @@ async fn beside(share: &str) -> Server {
     apply(&server, json!({"auth": false})).await.ok();
     run(&server).await;
     apply(&server, canary(share)).await.ok();
-    add_new_replica(&server).await;
+    add_new_replica(&server, None).await;
     server
 }
 
@@ -138,21 +139,67 @@ async fn requests_through_the_server_are_split_as_the_roll_out_says() {
         (&json!(1), &json!(20.0))
     );
     assert_eq!((&newer["replicas"], &newer["ready"]), (&json!(1), &json!(1)));
-    if server.state.data.database.is_shared() {
-        // Nobody listens here to what other servers tell: nothing is said of what is not wholly known.
-        assert_eq!(
-            (&newer["answers"], &older["answers"]),
-            (&Value::Null, &Value::Null)
-        );
-    } else {
-        // Before it was watched, 30 of the old one and one with the header were counted as well.
-        assert_eq!(newer["answers"]["requests"], new + 2, "{shown}");
-        assert_eq!(older["answers"]["requests"], 30 + 400 - new, "{shown}");
-        assert_eq!(newer["answers"]["failed"], 0);
-    }
+    // Before it was watched, 30 of the old one and one with the header were counted as well.
+    assert_eq!(newer["answers"]["requests"], new + 2, "{shown}");
+    assert_eq!(older["answers"]["requests"], 30 + 400 - new, "{shown}");
+    assert_eq!(newer["answers"]["failed"], 0);
+    // Nobody listens here to what servers tell that share the database.
+    let is_partial = json!(server.state.data.database.is_shared());
+    assert_eq!(
+        [&newer["answers"]["is_partial"], &older["answers"]["is_partial"]],
+        [&is_partial; 2]
+    );
+    assert_eq!(shown["obstacle"], Value::Null);
     enter(&server, Phase::Kept).await;
     assert_eq!(new_of(&server, 30).await, 30);
     enter(&server, Phase::Following).await;
+    let both = new_of(&server, 200).await;
+    assert!(
+        (60..=140).contains(&both),
+        "{both} of 200: each of two replicas is as good"
+    );
+}
+
+/// Groups `a` with an old replica and `b`, which has a new one only. The new deployment changes `a`, and makes `b` of this.
+async fn beside_another_group(of_b: &str) -> Server {
+    let server = Server::new().await;
+    let addresses = [says("old").await, says("new").await];
+    server
+        .state
+        .services
+        .reach_through(Arc::new(ByDeployment(addresses)));
+    let groups = |of_a: &str, of_b: &str| {
+        let scaling = json!({"metric": "rps", "target": 10});
+        json!([
+            {"name": "a", "replicas": 1, "commands": [of_a]},
+            {"name": "b", "replicas": "0..1", "scaling": scaling, "commands": [of_b]},
+        ])
+    };
+    let first = json!({"auth": false, "commands": [], "groups": groups("serve", "serve")});
+    apply(&server, first).await.ok();
+    run(&server).await;
+    let mut applied = canary("20%");
+    applied["commands"] = json!([]);
+    applied["groups"] = groups("serve anew", of_b);
+    apply(&server, applied).await.ok();
+    add_new_replica(&server, Some("b")).await;
+    server
+}
+
+#[tokio::test]
+async fn new_replicas_of_a_group_without_old_ones_get_their_share_only() {
+    let server = beside_another_group("serve anew").await;
+    assert_eq!(new_of(&server, 30).await, 0, "it is not watched yet");
+    assert_eq!(said(&server, true).await, "new");
+    enter(&server, Phase::Watching).await;
+    let new = new_of(&server, 400).await;
+    // Four standard deviations.
+    assert!((48..=112).contains(&new), "{new} of 400");
+}
+
+#[tokio::test]
+async fn replicas_of_a_group_that_stays_as_it_is_get_requests_as_ever() {
+    let server = beside_another_group("serve").await;
     let both = new_of(&server, 200).await;
     assert!(
         (60..=140).contains(&both),

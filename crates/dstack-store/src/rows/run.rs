@@ -1,15 +1,15 @@
 //! Rows of runs, and the changes of status that they allow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use dstack_model::runs::{RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
+use dstack_model::runs::{JobStatus, RunSpec, RunStatus, RunTerminationReason, ServiceSpec};
 use dstack_plan::lifecycle::transitions::run_allowed;
 use dstack_plan::lifecycle::{Wait, WaitReason};
 use dstack_plan::services::autoscaling::Scale;
-use dstack_plan::services::rollout::state::{Phase, Rollout};
+use dstack_plan::services::rollout::state::{Phase, Rollout, same_groups};
 use dstack_units::{FleetId, GatewayId, ProjectId, RepoRowId, RunId, Time, UserId};
 
-use super::{TransitionError, change_status, life};
+use super::{JobRow, TransitionError, change_status, life};
 use crate::entity::entity;
 use crate::{Json, Sealed};
 
@@ -154,6 +154,34 @@ impl RunRow {
     /// The roll-out that is under way.
     pub fn rollout_under_way(&self) -> Option<&Rollout> {
         self.rollout.as_deref().filter(|rollout| !rollout.phase.is_over())
+    }
+
+    /// Groups that the roll-out under way leaves as they are, as these jobs and the specifications tell: replicas that they get meanwhile
+    /// are no part of what has yet to show what it is good for.
+    pub fn kept_groups<'a>(&self, jobs: impl Iterator<Item = &'a JobRow> + Clone) -> BTreeSet<String> {
+        let Some(rollout) = self.rollout_under_way() else {
+            return BTreeSet::new();
+        };
+        let before = self.rollout_from.as_deref();
+        let mut kept = before
+            .map(|before| same_groups(before, &self.run_spec))
+            .unwrap_or_default();
+        let was_there = |job: &&JobRow| {
+            job.deployment_num == rollout.deployment && !rollout.is_new(job.deployment_num, job.submitted_at)
+        };
+        kept.extend(
+            jobs.clone()
+                .filter(was_there)
+                .map(|job| job.job_spec.replica_group.clone()),
+        );
+        let is_replaced = |job: &JobRow| {
+            let lives = !job.status().is_finished() && job.status() != JobStatus::Terminating;
+            lives && job.deployment_num < rollout.deployment
+        };
+        for job in jobs.filter(|job| is_replaced(job)) {
+            kept.remove(&job.job_spec.replica_group);
+        }
+        kept
     }
 
     /// What replicas that are good for something were asked for by: beside those, a further deployment would stand.

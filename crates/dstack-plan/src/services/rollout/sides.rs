@@ -119,16 +119,33 @@ pub(crate) struct GroupStep {
     pub(crate) sides: Sides,
 }
 
-/// The step of one group of which so many are wanted, of the new deployment and of the old one.
+/// How many replicas of a group are wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Of the new deployment, by its rules.
+    pub(crate) new: i64,
+    /// Of the old one, by its own.
+    pub(crate) old: i64,
+    /// Of each of them that has any, at least.
+    pub(crate) least: i64,
+}
+
+/// The step of one group. `stands_beside`: there are replicas of the old deployment, in this group or in another one.
 pub(crate) fn of_group(
     group: &str,
-    old: &[Replica],
-    new: &[Replica],
-    (wanted, old_wanted): (i64, i64),
+    (old, new): (&[Replica], &[Replica]),
+    wanted: Wanted,
     course: Course,
+    stands_beside: bool,
 ) -> GroupStep {
-    let has_old = old.iter().any(|one| is_present(one.stage));
-    if !has_old {
+    let has_old = has_present(old);
+    let old_wanted = match has_old {
+        true => wanted.old.max(wanted.new).max(wanted.least),
+        // None are started to stand beside; only those that requests ask for.
+        false => wanted.old,
+    };
+    let wanted = wanted.new.max(wanted.least);
+    if !stands_beside {
         // Nothing is left that it could replace.
         let step = super::step(new, wanted);
         return GroupStep {
@@ -142,7 +159,7 @@ pub(crate) fn of_group(
     let new_wanted = course.new_of(wanted);
     let news = super::scale(new, new_wanted);
     let olds = match course.old {
-        Old::Scaled => super::scale(old, old_wanted.max(wanted)),
+        Old::Scaled => super::scale(old, old_wanted),
         Old::Left | Old::Stopped => super::Changes::default(),
     };
     GroupStep {
@@ -156,7 +173,7 @@ pub(crate) fn of_group(
 
 /// The step of a group that is not in the configuration any more: it stays as long as the old deployment may be needed.
 pub(crate) fn of_left_over(group: &str, old: &[Replica], course: Course) -> GroupStep {
-    let has_old = old.iter().any(|one| is_present(one.stage));
+    let has_old = has_present(old);
     GroupStep {
         start: 0,
         start_old: 0,
@@ -184,6 +201,11 @@ fn sides(group: &str, (old, new): (&[Replica], &[Replica]), new_wanted: i64, has
         new_failed: failed.map(|one| one.num).collect(),
         old_ready: ready(old),
     }
+}
+
+/// Whether one of these lives, or comes back by itself.
+pub(crate) fn has_present(replicas: &[Replica]) -> bool {
+    replicas.iter().any(|one| is_present(one.stage))
 }
 
 /// Whether it lives, or comes back by itself.
@@ -232,11 +254,26 @@ mod tests {
 
     const SERVING: Stage = Stage::Serving;
 
+    /// Of a group of a service that has old replicas: so many are wanted of both.
+    fn of_both(
+        old: &[Replica],
+        new: &[Replica],
+        (wanted, old_wanted): (i64, i64),
+        course: Course,
+    ) -> GroupStep {
+        let wanted = Wanted {
+            new: wanted,
+            old: old_wanted,
+            least: 0,
+        };
+        of_group("0", (old, new), wanted, course, true)
+    }
+
     #[test]
     fn few_new_ones_stand_beside_all_old_ones_of_a_canary_and_all_of_blue_green() {
         let old = replicas(0, &[SERVING; 3]);
         for (course, wanted) in [(canary(), 1), (green(&Phase::Preparing, false), 3)] {
-            let step = of_group("0", &old, &[], (3, 3), course);
+            let step = of_both(&old, &[], (3, 3), course);
             assert_eq!((step.start, step.start_old, step.stop), (wanted, 0, vec![]));
             assert_eq!((step.sides.new_wanted, step.sides.has_old), (wanted, true));
         }
@@ -248,7 +285,7 @@ mod tests {
     fn old_ones_are_scaled_until_the_switch_left_alone_after_it_and_stopped_in_the_end() {
         let old = replicas(0, &[SERVING, SERVING]);
         let new = replicas(5, &[SERVING; 3]);
-        let step = |course| of_group("0", &old, &new, (3, 3), course);
+        let step = |course| of_both(&old, &new, (3, 3), course);
         assert_eq!(
             (
                 step(green(&Phase::Ready, false)).start_old,
@@ -264,20 +301,45 @@ mod tests {
         assert_eq!(stopped, [0, 1]);
         // A new one that failed is not replaced: it is rolled back.
         let failed = replicas(5, &[Stage::Held]);
-        let step = of_group("0", &old, &failed, (2, 2), canary());
+        let step = of_both(&old, &failed, (2, 2), canary());
         assert_eq!((step.start, step.sides.new_failed), (0, vec![5]));
     }
 
     #[test]
-    fn without_old_ones_all_are_new() {
-        let step = of_group(
-            "0",
-            &replicas(0, &[Stage::Ended, Stage::Ending]),
-            &[],
-            (3, 3),
-            canary(),
+    fn without_old_ones_in_any_group_all_are_new() {
+        let gone = replicas(0, &[Stage::Ended, Stage::Ending]);
+        let wanted = Wanted {
+            new: 3,
+            old: 3,
+            least: 1,
+        };
+        let step = of_group("0", (&gone, &[]), wanted, canary(), false);
+        assert_eq!((step.start, step.start_old, step.sides.has_old), (3, 0, false));
+    }
+
+    #[test]
+    fn without_old_ones_in_its_group_a_canary_is_as_small_as_beside_them() {
+        let wanted = |old| Wanted {
+            new: 3,
+            old,
+            least: 1,
+        };
+        for (gone, old, started) in [
+            (vec![], 0, 0),
+            // Requests ask for some, which the old deployment answers as long as the new one is watched.
+            (vec![], 2, 2),
+            (vec![Stage::Held], 1, 0),
+        ] {
+            let step = of_group("0", (&replicas(0, &gone), &[]), wanted(old), canary(), true);
+            assert_eq!((step.start, step.start_old), (1, started), "{gone:?}");
+            assert_eq!((step.sides.has_old, step.sides.new_wanted), (false, 1));
+        }
+        let scaled = of_group("0", (&replicas(0, &[SERVING]), &[]), wanted(0), canary(), true);
+        assert_eq!(
+            (scaled.start, scaled.start_old),
+            (1, 2),
+            "as many as were asked for last"
         );
-        assert_eq!((step.start, step.sides.has_old), (3, false));
     }
 
     #[test]
@@ -306,7 +368,7 @@ mod tests {
             let (old, new) = (replicas(0, &old), replicas(100, &new));
             let phase = if kept { Phase::Kept } else { Phase::Preparing };
             for course in [canary(), green(&phase, kept && keep_over)] {
-                let step = of_group("0", &old, &new, wanted, course);
+                let step = of_both(&old, &new, wanted, course);
                 let serving: Vec<i64> = old.iter().filter(|one| one.stage == SERVING).map(|one| one.num).collect();
                 let stopped = serving.iter().filter(|num| step.stop.contains(num)).count();
                 let needed = usize::try_from(wanted.0.max(wanted.1)).unwrap();

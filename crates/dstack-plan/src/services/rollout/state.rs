@@ -1,11 +1,16 @@
 //! A roll-out under way that is not merely rolling, as it is stored with its run.
 
-use dstack_model::configurations::service::{RolloutSpec, RolloutStrategy, ServiceConfiguration};
+use std::collections::BTreeSet;
+
+use dstack_model::configurations::service::{
+    ReplicaGroup, RolloutSpec, RolloutStrategy, ServiceConfiguration,
+};
 use dstack_model::runs::{RunSpec, ServiceSpec};
 use dstack_units::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::PlanError;
+use crate::diff::changed_fields;
 
 /// A roll-out, under way or rolled back. What the run asked for before is stored apart: it may have secrets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,6 +108,47 @@ pub fn check_groups(before: &RunSpec, after: &RunSpec) -> Result<(), PlanError> 
     }
 }
 
+/// What may change although no replica is made of it, or is told of each group.
+const FIELDS_OF_NO_REPLICA: [&str; 6] = [
+    "configuration_path",
+    "configuration.groups",
+    "configuration.replicas",
+    "configuration.scaling",
+    "configuration.rollout",
+    "configuration.priority",
+];
+
+/// Groups of whose replicas the specification of a new deployment makes the same as that of the one before. There may be others,
+/// whose replicas are the same although something has changed.
+pub fn same_groups(before: &RunSpec, after: &RunSpec) -> BTreeSet<String> {
+    let (Some(old), Some(new)) = (before.configuration.service(), after.configuration.service()) else {
+        return BTreeSet::new();
+    };
+    let changed = changed_fields(before, after);
+    if !changed
+        .iter()
+        .all(|field| FIELDS_OF_NO_REPLICA.contains(&field.as_str()))
+    {
+        return BTreeSet::new();
+    }
+    let (old, new) = (old.replica_groups(), new.replica_groups());
+    let is_same = |group: &&ReplicaGroup| {
+        old.iter().any(|old| {
+            let (replicas, scaling) = (group.replicas, group.scaling.clone());
+            let as_many = ReplicaGroup {
+                replicas,
+                scaling,
+                ..old.clone()
+            };
+            as_many == **group
+        })
+    };
+    new.iter()
+        .filter(is_same)
+        .filter_map(|group| group.name.clone())
+        .collect()
+}
+
 impl Rollout {
     /// A roll-out that begins now; the last job that there is was submitted then.
     pub const fn begin((deployment, from_deployment): (i64, i64), after: Time, now: Time) -> Self {
@@ -127,6 +173,24 @@ impl Rollout {
     /// Whether a job belongs to the new deployment, and was not there before.
     pub fn is_new(&self, deployment: i64, submitted_at: Time) -> bool {
         deployment == self.deployment && submitted_at > self.after
+    }
+
+    /// What keeps it from going on where its gateway cannot split requests, and what can be done about it; `None`: it needs that no
+    /// more.
+    pub fn unsplit(&self, strategy: RolloutStrategy, run_name: &str) -> Option<String> {
+        let remedy = match (&self.phase, strategy) {
+            (Phase::Following | Phase::RolledBack(_), _) => return None,
+            (_, RolloutStrategy::Canary) => format!(
+                "`dstack rollout {run_name} --promote` replaces the replicas one after another, without watching the new ones, and \
+                 `--abort` goes back"
+            ),
+            _ => format!(
+                "`dstack rollout {run_name} --abort` goes back, and `strategy: rolling` replaces the replicas one after another"
+            ),
+        };
+        Some(format!(
+            "a replica of its gateway runs a version that cannot split requests, so that the new replicas get none until it is updated: {remedy}"
+        ))
     }
 
     /// Jobs of earlier deployments than this do not matter any more once they have ended.
@@ -157,6 +221,45 @@ mod tests {
         let group = |name: &&str| json!({"name": name, "replicas": 1, "commands": ["a"]});
         let groups: Vec<Value> = names.iter().map(group).collect();
         run(&json!({"groups": groups, "rollout": {"strategy": strategy}}))
+    }
+
+    #[test]
+    fn what_to_do_about_a_gateway_that_cannot_split_requests_depends_on_how_far_it_is() {
+        let at = |phase: Phase, strategy| {
+            let now = Time::from_millis(1_790_000_000_000);
+            let mut rollout = Rollout::begin((2, 1), now, now);
+            rollout.enter(phase, now);
+            rollout.unsplit(strategy, "web")
+        };
+        let canary = at(Phase::Preparing, RolloutStrategy::Canary).unwrap();
+        assert!(
+            canary.contains("`dstack rollout web --promote` replaces"),
+            "{canary}"
+        );
+        let green = at(Phase::Preparing, RolloutStrategy::BlueGreen).unwrap();
+        assert!(
+            !green.contains("--promote") && green.contains("`strategy: rolling`"),
+            "{green}"
+        );
+        assert_eq!(at(Phase::Following, RolloutStrategy::Canary), None);
+        assert_eq!(
+            at(Phase::RolledBack(String::new()), RolloutStrategy::Canary),
+            None
+        );
+    }
+
+    #[test]
+    fn groups_are_the_same_whose_replicas_are_made_of_the_same() {
+        let grouped = |commands: [&str; 2], replicas: i64, env: &Value| {
+            let group = |name: &str, command: &str| json!({"name": name, "replicas": replicas, "commands": [command]});
+            let groups = json!([group("a", commands[0]), group("b", commands[1])]);
+            run(&json!({"groups": groups, "env": env}))
+        };
+        let before = grouped(["one", "two"], 1, &json!({}));
+        let same = |after: &RunSpec| same_groups(&before, after).into_iter().collect::<Vec<_>>();
+        assert_eq!(same(&grouped(["one", "two"], 3, &json!({}))), ["a", "b"]);
+        assert_eq!(same(&grouped(["new", "two"], 3, &json!({}))), ["b"]);
+        assert_eq!(same(&grouped(["one", "two"], 1, &json!({"A": "1"}))), [""; 0]);
     }
 
     #[test]

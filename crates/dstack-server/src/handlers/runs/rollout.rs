@@ -46,15 +46,24 @@ async fn state(call: &Call, name: &str) -> Result<RolloutState> {
     let run = service(call, name).await?;
     let jobs = call.state.data.database.views().jobs(&[run.id]).await?;
     let under_way = run.rollout_under_way();
-    let answered = under_way.and_then(|rollout| {
-        let services = &call.state.services;
-        dstack_engine::Services::answered(services, run.id, rollout.deployment, run.gateway_id)
-    });
-    Ok(shown(&run, &jobs, answered))
+    let services = &call.state.services as &dyn dstack_engine::Services;
+    let known = Known {
+        answered: under_way.and_then(|rollout| services.answered(run.id, rollout.deployment, run.gateway_id)),
+        can_split: services.can_split(run.gateway_id),
+    };
+    Ok(shown(&run, &jobs, &known))
+}
+
+/// What is known of the way of requests.
+struct Known {
+    /// What both sides of the roll-out have answered.
+    answered: Option<Answered>,
+    /// Requests can be split between them.
+    can_split: bool,
 }
 
 /// The state of a roll-out as clients see it.
-fn shown(run: &RunRow, jobs: &[JobRow], answered: Option<Answered>) -> RolloutState {
+fn shown(run: &RunRow, jobs: &[JobRow], known: &Known) -> RolloutState {
     let service = run.run_spec.configuration.service();
     let rules_of = service.and_then(rules);
     let strategy = rules_of.map_or(RolloutStrategy::Rolling, RolloutSpec::effective_strategy);
@@ -76,7 +85,10 @@ fn shown(run: &RunRow, jobs: &[JobRow], answered: Option<Answered>) -> RolloutSt
             Ask::Abort => RolloutAction::Abort,
         }),
         reason,
-        deployments: deployments(run, jobs, answered),
+        obstacle: rollout
+            .filter(|_| !known.can_split)
+            .and_then(|rollout| rollout.unsplit(strategy, &run.run_name)),
+        deployments: deployments(run, jobs, known.answered),
     }
 }
 
@@ -111,7 +123,7 @@ fn deployments(run: &RunRow, jobs: &[JobRow], answered: Option<Answered>) -> Vec
             replicas,
             ready,
             share_percent: split.map(|rollout| share(run, rollout, is_new(rollout))),
-            answers: split.zip(answered.filter(is_whole)).map(|(rollout, answered)| {
+            answers: split.zip(answered).map(|(rollout, answered)| {
                 answers(match is_new(rollout) {
                     true => answered.new,
                     false => answered.old,
@@ -133,11 +145,6 @@ fn share(run: &RunRow, rollout: &Rollout, is_new: bool) -> f64 {
     if is_new { of_new } else { 100.0 - of_new }
 }
 
-/// Whether all have told that count answers.
-const fn is_whole(answered: &Answered) -> bool {
-    !answered.new.is_partial
-}
-
 fn answers(answers: Answers) -> RolloutAnswers {
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     RolloutAnswers {
@@ -145,5 +152,6 @@ fn answers(answers: Answers) -> RolloutAnswers {
         failed: number(answers.failed),
         error_percent: (answers.error_rate() * 10_000.0).round() / 100.0,
         p95_seconds: answers.p95_seconds,
+        is_partial: answers.is_partial,
     }
 }

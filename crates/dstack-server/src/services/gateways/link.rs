@@ -86,6 +86,8 @@ struct State {
     refused: BTreeMap<Name, Refused>,
     /// Services of which it was not told how their requests are split: until then, it is not tried again.
     unsplit: HashMap<Name, Instant>,
+    /// It has said, by this connection, that it knows nothing of splitting requests.
+    cannot_split: bool,
     /// Requests to services that scale, when they were counted last.
     counted: Option<(Instant, HashMap<RunId, Windows>)>,
     /// What both sides of roll-outs have answered, when that was asked last.
@@ -141,6 +143,7 @@ impl Link {
                 entrypoints: HashSet::new(),
                 refused: BTreeMap::new(),
                 unsplit: HashMap::new(),
+                cannot_split: false,
                 counted: None,
                 rollouts: None,
                 reached: None,
@@ -265,6 +268,13 @@ impl Link {
         Some(known.collect())
     }
 
+    /// It is reached by a new connection: another version of it may answer.
+    fn begin_anew(&self) {
+        let mut state = self.state.lock();
+        state.entrypoints.clear();
+        state.cannot_split = false;
+    }
+
     fn told_at(&self) -> Instant {
         self.state.lock().told_at
     }
@@ -340,12 +350,24 @@ impl Link {
         until.is_none_or(|until| Instant::now() >= *until)
     }
 
-    /// It was not told how the requests to a service are split.
-    fn note_unsplit(&self, name: Name) {
+    /// It was told how the requests to a service are split. True if that shows that it can split requests.
+    fn note_split(&self) -> bool {
+        std::mem::take(&mut self.state.lock().cannot_split)
+    }
+
+    /// It was not told how the requests to a service are split. True if that shows that it cannot split any.
+    fn note_unsplit(&self, name: Name, error: &CallError) -> bool {
         let now = Instant::now();
         let mut state = self.state.lock();
         state.unsplit.retain(|_, until| *until > now);
         state.unsplit.insert(name, now + RETRY_INTERVAL);
+        let is_unknown = is_unknown(error);
+        is_unknown && !std::mem::replace(&mut state.cannot_split, true)
+    }
+
+    /// Whether it has said that it cannot split requests.
+    pub(super) fn cannot_split(&self) -> bool {
+        self.state.lock().cannot_split
     }
 
     /// It took the service, and the replicas that it was told of.
@@ -431,7 +453,7 @@ async fn serve(
     let client = hosts.client(&link.row, &reach).await?;
     let called = |error: CallError| chain(&error).to_string();
     client.configure(&gateways.rules.acme).await.map_err(called)?;
-    link.state.lock().entrypoints.clear();
+    link.begin_anew();
     loop {
         let registered = client.registered().await.map_err(called)?;
         let (known, splits) = (known(&registered), splits(&registered));
@@ -450,7 +472,7 @@ async fn serve(
             gateways.came(run);
         }
         for (run, name, split) in expected.resplit(&known, &splits) {
-            begin_split(link, &client, run, name, split);
+            begin_split(gateways, link, &client, (run, name), split);
         }
         for step in steps(&known, &expected.planned(&splits)) {
             begin(gateways, link, hosts, &client, &expected, step);
@@ -516,20 +538,36 @@ async fn count_rollouts(link: &Link, client: &GatewayClient) {
 }
 
 /// Begins to tell how the requests to a service are split, unless it is being told of, or that was refused just now.
-fn begin_split(link: &Arc<Link>, client: &GatewayClient, run: RunId, name: Name, split: Option<Split>) {
+fn begin_split(
+    gateways: &Arc<Gateways>,
+    link: &Arc<Link>,
+    client: &GatewayClient,
+    (run, name): (RunId, Name),
+    split: Option<Split>,
+) {
     if !link.may_be_split(&name) {
         return;
     }
     let Some(turn) = Turn::begin(link, &name, Some(run), &BTreeSet::new()) else {
         return;
     };
-    let client = client.clone();
+    let (gateways, client) = (Arc::clone(gateways), client.clone());
     task::spawn("tell a gateway how requests are split", async move {
         let _place = turn.link.places.acquire().await;
-        if let Err(error) = client.split(&name.0, &name.1, split.as_ref()).await {
-            tracing::warn!(gateway.replica = %turn.link.replica, run = name.1, error = %chain(&error), "a gateway is told later how requests are split");
-            // The pause is not a part of the turn: meanwhile the gateway hears of the service's replicas.
-            turn.link.note_unsplit(name);
+        let told = client.split(&name.0, &name.1, split.as_ref()).await;
+        let is_news = match told {
+            Ok(()) => turn.link.note_split(),
+            Err(error) => {
+                // One that cannot is asked again and again, since it may be updated: that is said once.
+                if !turn.link.cannot_split() {
+                    tracing::warn!(gateway.replica = %turn.link.replica, run = name.1, error = %chain(&error), "a gateway is told later how requests are split");
+                }
+                // The pause is not a part of the turn: meanwhile the gateway hears of the service's replicas.
+                turn.link.note_unsplit(name, &error)
+            }
+        };
+        if is_news {
+            gateways.told(run);
         }
     });
 }
@@ -690,6 +728,11 @@ fn is_there_already(error: &CallError) -> bool {
     matches!(error, CallError::Refused { message, .. } if message.contains("is already registered") || message.contains("already exists in service"))
 }
 
+/// How gateways answer what is not among their calls. Those that know it answer 400 where there is no such service.
+const fn is_unknown(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { status, .. } if matches!(*status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))
+}
+
 /// What a repetition of taking something away is answered with.
 fn is_gone_already(error: &CallError) -> bool {
     matches!(error, CallError::Refused { message, .. } if message.contains("does not exist"))
@@ -775,3 +818,6 @@ async fn register(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

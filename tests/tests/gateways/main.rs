@@ -1,6 +1,8 @@
 //! Gateways on hosts of SSH fleets: made and told of services by the server, serving through updates, kills and its absence.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)] // tests
 
+mod rollouts;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -85,13 +87,18 @@ fn until_running(server: &Server) {
 
 /// A fleet of these hosts, a gateway on the first one, and a service on one of them.
 fn begin(server: &Server, lab: &Lab, hosts: &[&Host<'_>], cli: &Cli) {
+    begin_with(server, lab, hosts, cli, &service("first"));
+}
+
+/// As [`begin`], with this service, whose page is `first`.
+fn begin_with(server: &Server, lab: &Lab, hosts: &[&Host<'_>], cli: &Cli, service: &str) {
     cli.knows(server);
     let entries: Vec<Value> = hosts.iter().map(|host| host.entry()).collect();
     fleets::apply(server, &lab.fleet("lab", &entries, &json!({})).unwrap());
     until_idle(server, "lab", hosts.len());
     apply(cli, GATEWAY);
     until_running(server);
-    apply(cli, &service("first"));
+    apply(cli, service);
     until_answered(server, &attach(server, "web"), hosts[0], "first");
 }
 
