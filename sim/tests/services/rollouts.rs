@@ -694,12 +694,13 @@ async fn a_canary_of_a_group_without_replicas_ends_at_once_when_it_is_rolled_bac
         .unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_group_that_stays_as_it_is_keeps_its_number_when_all_of_its_replicas_are_tried_again() {
+/// Group `b` stays as it is, beside a canary of `a` and this change, when all of its replicas are tried again, and when it is rolled back.
+async fn b_stays(seed: u64, change: (&str, Value)) {
     let before = in_groups("v1", &json!({"strategy": "rolling"}));
-    let (world, engine, run) = started_retrying(626, &before).await;
+    let (world, engine, run) = started_retrying(seed, &before).await;
     let mut applied = in_groups("v2", &json!({"strategy": "canary", "duration": "1h"}));
     applied["retry"] = json!(true);
+    applied[change.0] = change.1;
     world.update(&engine, &run, &applied).await.unwrap();
     until_phase(&world, &run, &Phase::Watching).await;
     let of_b = |world: &World| {
@@ -725,4 +726,15 @@ async fn a_group_that_stays_as_it_is_keeps_its_number_when_all_of_its_replicas_a
         .throughout("also when it is rolled back", 10 * MINUTE, stays)
         .await
         .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_stays_as_it_is_keeps_its_number_when_all_of_its_replicas_are_tried_again() {
+    b_stays(626, ("type", json!("service"))).await;
+}
+
+/// The specifications alone do not tell that its replicas are the same.
+#[tokio::test(start_paused = true)]
+async fn a_group_whose_replicas_are_the_same_stays_when_something_else_changes() {
+    b_stays(627, ("https", json!(true))).await;
 }

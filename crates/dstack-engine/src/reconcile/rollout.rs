@@ -109,6 +109,7 @@ pub(super) async fn follow(
     change: &mut Change,
     now: Time,
 ) -> Result<bool> {
+    change.run.keep_groups(jobs.all.iter());
     let Some(state) = change.run.rollout_under_way().cloned() else {
         return Ok(false);
     };

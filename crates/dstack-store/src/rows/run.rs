@@ -174,6 +174,7 @@ impl RunRow {
                 .filter(was_there)
                 .map(|job| job.job_spec.replica_group.clone()),
         );
+        kept.extend(rollout.kept.iter().cloned());
         let is_replaced = |job: &JobRow| {
             let lives = !job.status().is_finished() && job.status() != JobStatus::Terminating;
             lives && job.deployment_num < rollout.deployment
@@ -182,6 +183,18 @@ impl RunRow {
             kept.remove(&job.job_spec.replica_group);
         }
         kept
+    }
+
+    /// Remembers which groups the roll-out leaves as they are: once their replicas are made again, no job tells.
+    pub fn keep_groups<'a>(&mut self, jobs: impl Iterator<Item = &'a JobRow> + Clone) {
+        let kept = self.kept_groups(jobs);
+        if let Some(rollout) = self.rollout_under_way().filter(|rollout| rollout.kept != kept) {
+            let rollout = Rollout {
+                kept,
+                ..rollout.clone()
+            };
+            self.rollout = Some(Json::new(rollout));
+        }
     }
 
     /// What replicas that are good for something were asked for by: beside those, a further deployment would stand.

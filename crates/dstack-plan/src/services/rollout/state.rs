@@ -31,6 +31,9 @@ pub struct Rollout {
     /// URL and model of the service before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_spec: Option<ServiceSpec>,
+    /// Groups that were found to stay as they are: they do so when their replicas are made again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub kept: BTreeSet<String>,
 }
 
 /// How far a roll-out is.
@@ -160,6 +163,7 @@ impl Rollout {
             since: now,
             asked: None,
             service_spec: None,
+            kept: BTreeSet::new(),
         }
     }
 
