@@ -8121,6 +8121,8 @@ export interface components {
             error_percent: number;
             /** @description Seconds that 95% of the answers took at most to begin; `null`: none has begun. */
             p95_seconds: number | null;
+            /** @description A gateway or another server has not said lately what it has counted: there may be more. */
+            is_partial: boolean;
         };
         /**
          * RolloutDeployment
@@ -8135,7 +8137,7 @@ export interface components {
             ready: number;
             /** @description Percent of the requests that go there; `null`: requests are not split. */
             share_percent: number | null;
-            /** @description What was counted of its requests; `null`: requests are not split, or somebody who counts does not say. */
+            /** @description What was counted of its requests; `null`: requests are not split, or nobody who counts has said. */
             answers: components["schemas"]["RolloutAnswers"] | null;
         };
         /**
@@ -8235,6 +8237,8 @@ export interface components {
             asked: ("promote" | "abort") | null;
             /** @description Why it was rolled back. */
             reason: string | null;
+            /** @description What keeps it from going on, and what can be done about it. */
+            obstacle: string | null;
             /** @description The deployments that have replicas, the newest first. */
             deployments: components["schemas"]["RolloutDeployment"][];
         };
