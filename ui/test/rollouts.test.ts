@@ -1,6 +1,8 @@
 import { expect, test } from "vitest";
+import { ApiError, ServerLost } from "../src/api/errors";
+import { nullWhereUnknown } from "../src/api/queries";
 import type { Rollout, RolloutDeployment, Run } from "../src/api/types";
-import { consequence, isSplit, isUnderWay, isWorthTelling, mayAsk, mayHaveRollout, nextOf, rowsOf, rulesOf, seconds, secondsOf, stepsOf, strategyOf, updateText } from "../src/logic/rollouts";
+import { consequence, isSplit, isUnderWay, isWorthTelling, mayAsk, mayHaveRollout, nextOf, originOf, rowsOf, rulesOf, seconds, secondsOf, stepsOf, strategyOf, updateText } from "../src/logic/rollouts";
 
 const NOW = Date.parse("2026-03-01T12:00:00Z");
 const later = (s: number) => new Date(NOW + s * 1000).toISOString();
@@ -14,11 +16,11 @@ function deployment(num: number, more: Partial<RolloutDeployment> = {}): Rollout
 }
 
 function answers(requests: number, failed: number, p95_seconds: number | null) {
-  return { requests, failed, error_percent: requests === 0 ? 0 : (failed / requests) * 100, p95_seconds };
+  return { requests, failed, error_percent: requests === 0 ? 0 : (failed / requests) * 100, p95_seconds, is_partial: false };
 }
 
 function state(phase: Rollout["phase"], more: Partial<Rollout> = {}): Rollout {
-  return { run_name: "web", strategy: "canary", phase, since: later(-60), until: null, asked: null, reason: null, deployments: [deployment(2), deployment(1, { replicas: 3, ready: 3 })], ...more };
+  return { run_name: "web", strategy: "canary", phase, since: later(-60), until: null, asked: null, reason: null, obstacle: null, deployments: [deployment(2), deployment(1, { replicas: 3, ready: 3 })], ...more };
 }
 
 const BOUNDED = { strategy: "canary", share: "2.5%", duration: 600, max_error_rate: "5%", max_latency: "500ms", min_requests: 30 };
@@ -127,19 +129,74 @@ test("a canary whose time is over says what holds it up", () => {
 test("figures of the new deployment stand beside its bounds", () => {
   const rows = (own: ReturnType<typeof answers> | null, rules = bounded, phase: Rollout["phase"] = "watching") =>
     rowsOf(state(phase, { deployments: [deployment(2, { share_percent: 2.5, answers: own }), deployment(1, { replicas: 3, ready: 2, share_percent: 97.5, answers: answers(1200, 120, 3) })] }), rules, 2);
-  const figure = (text: string, note = "", isBeyond = false) => ({ text, note, isBeyond });
+  const figure = (text: string, note = "", isBeyond = false) => ({ text, spoken: null, note, isBeyond });
   expect(rows(answers(40, 1, 0.25))).toEqual([
     { num: 2, role: "new", replicas: "1 of 1 ready", share: "2.5%", requests: figure("40"), failed: figure("1 (2.5%)", "at most 5%"), latency: figure("250 ms", "at most 500 ms") },
     { num: 1, role: "before", replicas: "2 of 3 ready", share: "97.5%", requests: figure("1,200"), failed: figure("120 (10.0%)"), latency: figure("3 s") },
   ]);
-  expect(rows(answers(40, 3, 0.75))[0]).toMatchObject({ failed: figure("3 (7.5%)", "more than 5%", true), latency: figure("750 ms", "more than 500 ms", true) });
-  expect(rows(answers(40, 2, 0.5))[0], "as much as is allowed").toMatchObject({ failed: { isBeyond: false }, latency: { isBeyond: false } });
+  expect(rows(answers(40, 3, 0.75))[0]).toMatchObject({ failed: figure("3 (7.5%)", "more than 5%", true), latency: figure("750 ms", "at most 500 ms") });
+  expect(rows(answers(40, 2, 0.5))[0], "as much as is allowed").toMatchObject({ failed: { isBeyond: false } });
   expect(rows(answers(29, 29, 9))[0], "too few to be judged").toMatchObject({ requests: figure("29", "judged from 30 on"), failed: figure("29 (100.0%)", "at most 5%"), latency: figure("9 s", "at most 500 ms") });
   expect(rows(answers(0, 0, null))[0]).toMatchObject({ failed: figure("0 (0.0%)", "at most 5%"), latency: figure("") });
   expect(rows(answers(10, 9, 9), canary)[0], "without bounds").toMatchObject({ requests: figure("10"), failed: figure("9 (90.0%)"), latency: figure("9 s") });
   expect(rows(answers(40, 40, 9), bounded, "kept")[0], "not judged any more").toMatchObject({ failed: figure("40 (100.0%)") });
   expect(rows(null)[0], "unknown").toMatchObject({ requests: figure("not known"), failed: figure("not known"), latency: figure("not known") });
   expect(rowsOf(state("following"), bounded, 2)[0]).toMatchObject({ share: "", requests: figure("") });
+});
+
+test("a latency stands beside its bound, and is judged by the server alone", () => {
+  const latency = (p95: number) => rowsOf(state("watching", { deployments: [deployment(2, { share_percent: 2.5, answers: answers(4000, 0, p95) })] }), bounded, 2)[0]?.latency;
+  for (const p95 of [0.1, 0.5, 0.501, 290]) expect(latency(p95), `${p95}`).toMatchObject({ text: seconds(p95), note: "at most 500 ms", isBeyond: false });
+});
+
+test("partial figures are marked, for eyes and ears, and what marks them is explained", () => {
+  const partly = { ...answers(1240, 31, 0.25), is_partial: true };
+  const split = (own: ReturnType<typeof answers>) => state("watching", { deployments: [deployment(2, { share_percent: 10, answers: own }), deployment(1, { share_percent: 90, answers: answers(400, 0, 0.1) })] });
+  const [own, other] = rowsOf(split(partly), bounded, 2);
+  expect(own).toMatchObject({
+    requests: { text: "1,240+", spoken: "1,240 or more" },
+    failed: { text: "31+ (2.5%)", spoken: "31 or more (2.5%)", note: "at most 5%", isBeyond: false },
+    latency: { text: "250 ms", spoken: null },
+  });
+  expect(other).toMatchObject({ requests: { text: "400", spoken: null }, failed: { text: "0 (0.0%)", spoken: null } });
+  expect(rowsOf(split({ ...partly, requests: 10, failed: 9 }), bounded, 2)[0], "too few so far").toMatchObject({ requests: { text: "10+", note: "judged from 30 on" } });
+  expect(rowsOf(split({ ...partly, error_percent: 5.1 }), bounded, 2)[0], "enough to go back").toMatchObject({ failed: { note: "more than 5%", isBeyond: true } });
+  expect(originOf(split(partly))).toMatch(/^Counted since .*\. Numbers with \+ are partial, so there may be more: a gateway or another server has not said/);
+  expect(originOf(split(answers(40, 1, 0.25)))).toBe("Counted since the roll-out began, or since whoever counts was started.");
+  expect(originOf(state("following"))).toBeNull();
+});
+
+test("what only some have counted is not taken for the whole", () => {
+  const held = (requests: number, is_partial: boolean, rules = bounded) => nextOf(state("watching", { until: later(-5), deployments: [deployment(2, { answers: { ...answers(requests, 0, 0.1), is_partial } }), deployment(1)] }), rules, 2, NOW).text;
+  for (const requests of [0, 29, 30, 4000]) expect(held(requests, true), `${requests}`).toBe("The others follow once it is known what the new ones have answered.");
+  expect([held(29, false), held(30, false)]).toEqual(["The others follow once the new ones have answered 1 more request.", "The others follow now."]);
+  expect(held(30, true, canary), "only time counts").toBe("The others follow now.");
+});
+
+test("what is in the way is told in place of what is next", () => {
+  const obstacle = "its gateway cannot split requests: `dstack rollout web --abort` goes back";
+  const next = (phase: Rollout["phase"], more: Partial<Rollout> = {}) => nextOf(state(phase, { obstacle, ...more }), bounded, 2, NOW);
+  const told = { text: `It cannot go on: ${obstacle}.`, at: null };
+  for (const phase of ["preparing", "watching", "ready", "kept"] as const) expect(next(phase, { until: later(90) }), phase).toEqual(told);
+  const green = { strategy: "blue_green" } as const;
+  expect(next("preparing", { ...green, asked: "promote" }), "still in the way").toEqual(told);
+  expect(next("preparing", { ...green, asked: "abort" }).text).toBe("It is about to be rolled back.");
+  expect(next("preparing", { asked: "promote" }).text, "goes on unwatched").toBe("The others follow as soon as they can.");
+});
+
+test("an older server says neither whether figures are partial nor what is in the way", () => {
+  const { is_partial: _, ...figures } = answers(30, 0, 0.1);
+  const { obstacle: __, ...older } = state("watching", { until: later(-5), deployments: [deployment(2, { share_percent: 10, answers: figures as RolloutDeployment["answers"] }), deployment(1, { share_percent: 90 })] });
+  const told = older as Rollout;
+  expect(nextOf(told, bounded, 2, NOW)).toEqual({ text: "The others follow now.", at: null });
+  expect(rowsOf(told, bounded, 2)[0]).toMatchObject({ requests: { text: "30", spoken: null }, failed: { text: "0 (0.0%)", spoken: null } });
+  expect(originOf(told)).not.toContain("partial");
+});
+
+test("an even older server, which knows nothing of roll-outs, has none", () => {
+  const refused = (status: number, code: string | null = null) => new ApiError(status, [{ text: "Not found", place: [] }], code);
+  expect(nullWhereUnknown(refused(404))).toBeNull();
+  for (const error of [refused(400, "resource_not_exists"), refused(403), refused(500), new ServerLost("gone")]) expect(() => nullWhereUnknown(error)).toThrow(error);
 });
 
 test("what is about to happen is said before it does", () => {

@@ -121,6 +121,12 @@ export function noneWhereRefused(error: unknown): [] {
   throw error;
 }
 
+/** What the route of a newer server tells is nothing at an older one, which does not have it; what else fails is not "nothing". */
+export function nullWhereUnknown(error: unknown): null {
+  if (error instanceof ApiError && error.status === 404) return null;
+  throw error;
+}
+
 /**
  * How a thing is read that is about to be edited: as it is now, and not again. What is shown is what the edit began with, so
  * nothing older is taken for it; what came since is found when it is saved.

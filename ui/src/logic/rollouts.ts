@@ -131,7 +131,10 @@ export function nextOf(state: Rollout, rules: Rules, deployment: number, now: nu
   const untimed = (text: string): Next => ({ text, at: null });
   const isDue = state.until === null || Date.parse(state.until) <= now;
   if (state.asked === "abort") return untimed("It is about to be rolled back.");
-  if (state.asked === "promote") return untimed(state.strategy === "blue_green" ? "All requests are switched as soon as all new replicas are ready." : "The others follow as soon as they can.");
+  // Nothing is in the way of going back, nor of a canary that goes on unwatched.
+  if (state.asked === "promote" && state.strategy !== "blue_green") return untimed("The others follow as soon as they can.");
+  if (state.obstacle) return untimed(`It cannot go on: ${state.obstacle}.`);
+  if (state.asked === "promote") return untimed("All requests are switched as soon as all new replicas are ready.");
   switch (state.phase) {
     case "preparing":
       return untimed(state.strategy === "blue_green" ? (rules.isManual ? "It can be switched to once all new replicas are ready." : "All requests are switched once all new replicas are ready.") : "New replicas are watched once all of them are ready.");
@@ -152,7 +155,8 @@ function heldUpBy({ deployments }: Rollout, { bounds }: Rules, deployment: numbe
   const own = deployments.find((each) => each.deployment_num === deployment);
   if (!own || own.ready < own.replicas) return "once all new ones are ready";
   if (!hasBounds(bounds)) return "now";
-  if (!own.answers) return "once it is known what the new ones have answered";
+  // What some have counted does not say what the others have.
+  if (!own.answers || own.answers.is_partial) return "once it is known what the new ones have answered";
   const lacking = bounds.requests - own.answers.requests;
   return lacking > 0 ? `once the new ones have answered ${count(lacking, "more request")}` : "now";
 }
@@ -166,6 +170,8 @@ function replaced({ deployments }: Rollout, deployment: number): string {
 /** A figure, and what it is measured by. */
 export interface Figure {
   text: string;
+  /** The same for those who hear it; `null` where the text says it. */
+  spoken: string | null;
   note: string;
   isBeyond: boolean;
 }
@@ -205,24 +211,45 @@ function figures({ replicas, ready, share_percent: share, answers }: RolloutDepl
     const unknown = plain(share === null ? "" : "not known");
     return { ...common, requests: unknown, failed: unknown, latency: unknown };
   }
-  const { requests, failed, error_percent: errors, p95_seconds: p95 } = answers;
-  const isEnough = bounds !== null && requests >= bounds.requests;
+  const { failed, error_percent: errors, p95_seconds: p95, is_partial: isPartial } = answers;
+  const isEnough = bounds !== null && answers.requests >= bounds.requests;
+  const requests = counted(answers.requests, isPartial);
+  const failures = counted(failed, isPartial, ` (${errors.toFixed(1)}%)`);
   return {
     ...common,
-    requests: { ...plain(requests.toLocaleString("en-US")), note: bounds !== null && hasBounds(bounds) && !isEnough ? `judged from ${bounds.requests} on` : "" },
-    failed: bounded(`${failed.toLocaleString("en-US")} (${errors.toFixed(1)}%)`, errors, bounds?.errorPercent ?? null, isEnough, (most) => `${most}%`),
-    latency: bounded(p95 === null ? "" : seconds(p95), p95 ?? 0, bounds?.latency ?? null, isEnough, seconds),
+    requests: { ...requests, note: bounds !== null && hasBounds(bounds) && !isEnough ? `judged from ${bounds.requests} on` : "" },
+    failed: judged(failures, errors, bounds?.errorPercent ?? null, isEnough),
+    latency: beside(plain(p95 === null ? "" : seconds(p95)), bounds?.latency ?? null),
   };
 }
 
 function plain(text: string): Figure {
-  return { text, note: "", isBeyond: false };
+  return { text, spoken: null, note: "", isBeyond: false };
 }
 
-function bounded(text: string, value: number, most: number | null, isEnough: boolean, shown: (value: number) => string): Figure {
-  if (most === null || text === "") return plain(text);
-  const isBeyond = isEnough && value > most;
-  return { text, note: isBeyond ? `more than ${shown(most)}` : `at most ${shown(most)}`, isBeyond };
+/** A number, which is marked where there may be more. */
+function counted(number: number, isPartial: boolean, more = ""): Figure {
+  const text = number.toLocaleString("en-US");
+  return isPartial ? { ...plain(`${text}+${more}`), spoken: `${text} or more${more}` } : plain(text + more);
+}
+
+function judged(figure: Figure, percent: number, most: number | null, isEnough: boolean): Figure {
+  if (most === null) return figure;
+  const isBeyond = isEnough && percent > most;
+  return { ...figure, note: `${isBeyond ? "more than" : "at most"} ${most}%`, isBeyond };
+}
+
+/** A latency and its bound. It is estimated within a bucket of a histogram, and the server judges by the lower end of that: the two may differ. */
+function beside(latency: Figure, most: number | null): Figure {
+  return most === null || latency.text === "" ? latency : { ...latency, note: `at most ${seconds(most)}` };
+}
+
+/** Where the figures come from; nothing where there are none. */
+export function originOf(state: Rollout): string | null {
+  if (!isSplit(state)) return null;
+  const isPartial = state.deployments.some((each) => each.answers?.is_partial);
+  const partial = isPartial ? " Numbers with + are partial, so there may be more: a gateway or another server has not said lately what it has counted." : "";
+  return `Counted since the roll-out began, or since whoever counts was started.${partial}`;
 }
 
 /** `250 ms`, `2.5 s`. */

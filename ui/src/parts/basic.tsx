@@ -58,6 +58,11 @@ export function Alert({ kind = "info", title, children }: { kind?: "info" | "bad
   );
 }
 
+/** A text, with what stands in backticks as code. */
+export function Coded({ text }: { text: string }) {
+  return text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part));
+}
+
 /** What the server or the connection says of a failed call. */
 export function Failure({ error, title }: { error: unknown; title?: string }) {
   if (!error) return null;

@@ -4,7 +4,7 @@ import { type ReactNode, useId, useRef, useState } from "react";
 import { type Config, fieldsOf, isWithheld, keptSecret, type Path, pathKey, valueAt, withValue } from "../logic/config";
 import { type Field as FieldSpec, labelOf, type Shape, type Variant } from "../logic/fields";
 import { words } from "../logic/format";
-import { Button } from "./basic";
+import { Button, Coded } from "./basic";
 
 /** What all fields of a form share. */
 export interface Form {
@@ -53,9 +53,12 @@ export function OneField({ form, field, path }: Props) {
   );
 }
 
-/** A description, with what stands in backticks as code. */
 function About({ text }: { text: string }) {
-  return <p className="hint">{text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part))}</p>;
+  return (
+    <p className="hint">
+      <Coded text={text} />
+    </p>
+  );
 }
 
 interface InputProps {

@@ -7,10 +7,10 @@ import * as queries from "../api/queries";
 import type { Rollout as State, Run } from "../api/types";
 import { dstack } from "../logic/cli";
 import { rightsIn } from "../logic/rights";
-import { type Action as Asked, consequence, type Figure, isSplit, isUnderWay, isWorthTelling, mayAsk, nextOf, type Row, rowsOf, type Rules, rulesOf, type Step, stepsOf, strategyOf } from "../logic/rollouts";
+import { type Action as Asked, consequence, type Figure, isSplit, isUnderWay, isWorthTelling, mayAsk, nextOf, originOf, type Row, rowsOf, type Rules, rulesOf, type Step, stepsOf, strategyOf } from "../logic/rollouts";
 import { nameOf } from "../logic/runs";
 import { duration, exactInZone } from "../logic/time";
-import { Alert, Facts, Failure, Section, Time, useNow } from "./basic";
+import { Alert, Coded, Facts, Failure, Section, Time, useNow } from "./basic";
 import { Action } from "./dialog";
 import { type Column, Table } from "./table";
 
@@ -18,7 +18,7 @@ import { type Column, Table } from "./table";
 const rolloutOf = (run: Run) =>
   queryOptions({
     queryKey: ["rollout", run.project_name, run.id],
-    queryFn: ({ signal }) => post("/api/project/{project_name}/runs/get_rollout", { params: { project_name: run.project_name }, body: { name: nameOf(run) }, signal }),
+    queryFn: ({ signal }) => post("/api/project/{project_name}/runs/get_rollout", { params: { project_name: run.project_name }, body: { name: nameOf(run) }, signal }).catch(queries.nullWhereUnknown),
     refetchInterval: ({ state: { data } }) => pace(queries.LIVE_MS, data && isUnderWay(data) ? queries.MEASURES_MS : undefined),
   });
 
@@ -35,6 +35,7 @@ export function Rollout({ run }: { run: Run }) {
 function Told({ run, state }: { run: Run; state: State }) {
   const rules = rulesOf(run);
   const rows = rowsOf(state, rules, run.deployment_num);
+  const origin = originOf(state);
   return (
     <Section title="Roll-out" actions={isUnderWay(state) && <Asks run={run} state={state} rules={rules} />}>
       <div className="rollout">
@@ -47,7 +48,7 @@ function Told({ run, state }: { run: Run; state: State }) {
         <Steps steps={stepsOf(state, rules)} />
         {state.phase !== "rolled_back" && <Course run={run} state={state} rules={rules} />}
         {rows.length > 0 && <Table label="Deployments" columns={columns(isSplit(state))} rows={rows} idOf={(row) => String(row.num)} />}
-        {isSplit(state) && <p className="hint">Counted since the roll-out began, or since whoever counts was started.</p>}
+        {origin && <p className="hint">{origin}</p>}
       </div>
     </Section>
   );
@@ -75,7 +76,9 @@ function Course({ run, state, rules }: { run: Run; state: State; rules: Rules })
   const next = nextOf(state, rules, run.deployment_num, now);
   return (
     <>
-      <p>{next.text}</p>
+      <p>
+        <Coded text={next.text} />
+      </p>
       <Facts
         facts={[
           ["Strategy", strategyOf(state)],
@@ -119,10 +122,17 @@ function columns(isSplit: boolean): Column<Row>[] {
   ];
 }
 
-function Measured({ figure: { text, note, isBeyond } }: { figure: Figure }) {
+function Measured({ figure: { text, spoken, note, isBeyond } }: { figure: Figure }) {
   return (
     <>
-      {text}
+      {spoken === null ? (
+        text
+      ) : (
+        <>
+          <span aria-hidden>{text}</span>
+          <span className="off-screen">{spoken}</span>
+        </>
+      )}
       {note !== "" && <span className={isBeyond ? "sub bad" : "sub"}>{note}</span>}
     </>
   );
