@@ -89,7 +89,10 @@ impl Listed {
         let stored = self.backends.store(Actor::System, &self.project, accepted).await;
         match stored {
             // Another server, which has the same file, was quicker.
-            Err(ControlError::Refused { code, .. }) if code == ErrorCode::ResourceExists => Ok(()),
+            Err(ControlError::Refused {
+                code: ErrorCode::ResourceExists,
+                ..
+            }) => Ok(()),
             stored => stored.map_err(|error| trouble(&error)),
         }
     }
