@@ -7,8 +7,8 @@ use axum::routing::get;
 use axum::{Json, Router};
 use dstack_backend_kit::{CANARY, EmulatedTransport, env};
 use dstack_backend_manifest::kind;
+use dstack_compute::ComputeError;
 use dstack_compute::config::BackendConfig;
-use dstack_compute::{BackendKind as _, ComputeError};
 use serde_json::{Value, json};
 
 use crate::manifests::{LAMBDA, manifest};
