@@ -234,8 +234,8 @@ impl RunRow {
         };
         self.deploy(now);
         self.priority = from.configuration.base().priority.unwrap_or(0);
-        // A value as it was read is not written again: what was read from another column must be.
-        self.run_spec = Sealed::new((*from).clone());
+        // Made anew: what was read from another column would count as what stands in this one, and not be written.
+        self.run_spec = Sealed::new(RunSpec::clone(&from));
         self.service_spec = rollout.service_spec.clone().map(Json::new);
         self.enter_rollout(Phase::RolledBack(reason), now);
         true
@@ -298,5 +298,48 @@ impl RunRow {
         self.go(status)?;
         self.wait(Wait::none());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dstack_model::decode::decode_strict;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::RowKeys;
+    use crate::entity::{RowColumn as _, Update};
+
+    fn spec(command: &str) -> RunSpec {
+        let service = json!({"type": "service", "port": 80, "commands": [command]});
+        decode_strict(&json!({"run_name": "web", "repo_id": "r", "configuration": service})).unwrap()
+    }
+
+    /// As it comes out of the database.
+    #[allow(clippy::disallowed_methods)] // nothing is stored
+    fn read(command: &str) -> Sealed<RunSpec> {
+        let keys = RowKeys::none();
+        Sealed::from_stored(Sealed::new(spec(command)).to_stored(&keys), &keys).unwrap()
+    }
+
+    #[test]
+    fn what_a_roll_out_goes_back_to_is_written() {
+        let now = Time::from_millis(1_790_000_000_000);
+        let new = NewRun {
+            id: Uuid::from_u128(1).into(),
+            project_id: Uuid::from_u128(2).into(),
+            user_id: Uuid::from_u128(3).into(),
+            repo_id: None,
+            next_triggered_at: None,
+            spec: spec("new"),
+        };
+        let mut run = RunRow::new(new, now);
+        run.run_spec = read("new");
+        run.begin_rollout(Rollout::begin((1, 0), now, now), read("old"));
+        assert_eq!(Update::of(&run), Update::Small);
+        assert!(run.roll_back("it fails".to_owned(), now));
+        assert_eq!(*run.run_spec, spec("old"));
+        assert_eq!(Update::of(&run), Update::All);
     }
 }
