@@ -10,6 +10,7 @@ use dstack_store::queries::backends::BackendRow;
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::writes::Change;
 use dstack_store::{StoreError, events};
+use dstack_units::Time;
 
 use crate::core::Actor;
 use crate::directory::{Directory, Work};
@@ -61,7 +62,7 @@ impl ProjectBackends {
         if self.find(project, config.kind()).await?.is_some() {
             return Err(ControlError::exists());
         }
-        let accepted = self.ask(project, config, None).await?;
+        let accepted = self.ask(project, config, None, self.directory.now()).await?;
         self.store(actor, project, accepted).await
     }
 
@@ -72,11 +73,12 @@ impl ProjectBackends {
     pub async fn replace(&self, actor: Actor, project: &ProjectRow, config: &BackendConfig) -> Result<()> {
         let old = self.find(project, config.kind()).await?;
         let old = old.ok_or_else(ControlError::not_found)?;
-        let accepted = self.ask(project, config, Some(old)).await?;
+        let accepted = self.ask(project, config, Some(old), self.directory.now()).await?;
         self.store(actor, project, accepted).await
     }
 
-    /// Asks the cloud whether it accepts the configuration. Nothing is stored yet. `old`: what it takes the place of.
+    /// Asks the cloud whether it accepts the configuration. Nothing is stored yet. `old`: what it takes the place of; `created_at`: the
+    /// place of a new one among the others.
     ///
     /// # Errors
     /// This build does not have the type, or its cloud refuses the configuration.
@@ -85,11 +87,12 @@ impl ProjectBackends {
         project: &ProjectRow,
         config: &BackendConfig,
         old: Option<BackendRow>,
+        created_at: Time,
     ) -> Result<Accepted> {
         let replaces = old.is_some();
         let id = old.map_or_else(|| self.directory.random.uuid().to_string(), |old| old.id);
         Ok(Accepted {
-            row: self.configured(project, config, id).await?,
+            row: self.configured(project, config, id, created_at).await?,
             kind: config.kind(),
             replaces,
         })
@@ -173,6 +176,7 @@ impl ProjectBackends {
         project: &ProjectRow,
         config: &BackendConfig,
         id: String,
+        created_at: Time,
     ) -> Result<BackendRow> {
         if self.default_creds_disabled && config.uses_default_creds() {
             return Err(invalid_credentials(None, vec![vec!["creds".to_owned()]]));
@@ -183,8 +187,10 @@ impl ProjectBackends {
             ConfigureError::Credentials { fields, details } => invalid_credentials(details, fields),
             ConfigureError::Invalid(text) => ControlError::refused(text),
         })?;
-        let (encryption, now) = (&self.directory.encryption, self.directory.now());
-        Ok(stored::row(encryption, id, project.id, now, config, &in_force)?)
+        let encryption = &self.directory.encryption;
+        Ok(stored::row(
+            encryption, id, project.id, created_at, config, &in_force,
+        )?)
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod rounds;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use dstack_compute::config::resolve_files;
 use dstack_control::{Actor, ControlError};
@@ -28,6 +29,7 @@ pub(crate) async fn apply(
     listed: &[Value],
 ) -> Result<(), ApiError> {
     let mut kept = Vec::new();
+    let mut created_at = data.clock.now();
     for (index, value) in listed.iter().enumerate() {
         // Whatever is wrong with a backend, it is not to be removed: also where the file is gone that describes its type.
         kept.push(type_of(value));
@@ -40,7 +42,8 @@ pub(crate) async fn apply(
             );
             continue;
         }
-        round.configure(Listed::new(data, verbs, project, value));
+        round.configure(Listed::new(data, verbs, project, value, created_at));
+        created_at = created_at + Duration::from_micros(1);
     }
     let mut gone = verbs.backends.names(project).await?;
     gone.retain(|name| !kept.contains(&name.as_str()));

@@ -256,7 +256,7 @@ fn a_machine_of_cloudrift_runs_a_job_and_is_gone_when_idle() {
     let server = need!(start(&cloud));
     server.get(CREATE, &cloud.config).unwrap();
 
-    let fleet = json!({"type": "fleet", "name": "cloud", "nodes": "0..1", "idle_duration": "3s", "backends": ["cloudrift"]});
+    let fleet = json!({"type": "fleet", "name": "cloud", "nodes": "0..1", "idle_duration": "10s", "backends": ["cloudrift"]});
     let plan =
         json!({"plan": {"spec": {"configuration": fleet, "profile": {"name": "default"}}}, "force": true});
     server.get("/api/project/main/fleets/apply", &plan).unwrap();

@@ -359,6 +359,7 @@ pub(crate) const BESIDE: &[Crate] = &[
             "dstack-model",
             "dstack-catalog",
             "dstack-compute",
+            "dstack-backend",
             "dstack-backend-kit",
             "dstack-backend-*",
             "dstack-emulator-*",

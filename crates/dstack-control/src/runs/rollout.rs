@@ -106,6 +106,9 @@ pub(super) fn go_on(old: &RunRow, new: &mut RunRow) -> Result<()> {
             new.run_name
         )));
     }
+    // Its replicas stand beside one another at one gateway, whichever the project's default is by now.
+    new.gateway_id = old.gateway_id;
+    new.service_spec.clone_from(&old.service_spec);
     if let Some(from) = new.rollout_from.as_deref() {
         let mut from = from.clone();
         resize(&mut from, &new.run_spec);

@@ -11,6 +11,7 @@ use dstack_store::encryption::Encryption;
 use dstack_store::queries::backends::BackendRow;
 use dstack_store::queries::projects::ProjectRow;
 use dstack_store::{Database, StoreError};
+use dstack_units::Time;
 use serde_json::Value;
 
 use super::{read, type_of};
@@ -25,6 +26,8 @@ pub(crate) struct Listed {
     backends: ProjectBackends,
     project: ProjectRow,
     value: Value,
+    /// Its place among the backends of its project: that in the file, whichever cloud answers first.
+    created_at: Time,
     /// The backend that the project had when the file was applied, once that was looked at.
     before: Option<Option<BackendRow>>,
 }
@@ -39,7 +42,13 @@ pub(super) enum Trouble {
 }
 
 impl Listed {
-    pub(super) fn new(data: &Data, verbs: &Verbs, project: &ProjectRow, value: &Value) -> Self {
+    pub(super) fn new(
+        data: &Data,
+        verbs: &Verbs,
+        project: &ProjectRow,
+        value: &Value,
+        created_at: Time,
+    ) -> Self {
         Self {
             database: data.database.clone(),
             encryption: data.encryption.clone(),
@@ -47,6 +56,7 @@ impl Listed {
             backends: verbs.backends.clone(),
             project: project.clone(),
             value: value.clone(),
+            created_at,
             before: None,
         }
     }
@@ -59,6 +69,14 @@ impl Listed {
     /// Its type, for the log.
     pub(super) fn type_name(&self) -> &str {
         type_of(&self.value)
+    }
+
+    /// Notes what the project has, before anything is waited for.
+    pub(super) async fn note_before(&mut self) -> Result<(), Trouble> {
+        if self.before.is_none() {
+            self.before = self.stored().await?;
+        }
+        Ok(())
     }
 
     /// Asks its cloud. `None`: there is nothing to store, as it is as the file says, or somebody has changed or deleted it, or its
@@ -77,14 +95,17 @@ impl Listed {
         {
             return Ok(None);
         }
-        let accepted = self.backends.ask(&self.project, &config, now).await;
+        let accepted = self
+            .backends
+            .ask(&self.project, &config, now, self.created_at)
+            .await;
         accepted.map(Some).map_err(|error| trouble(&error))
     }
 
-    /// Stores what the cloud has accepted, unless somebody has changed or deleted the backend meanwhile.
-    pub(super) async fn store(&self, accepted: Accepted) -> Result<(), Trouble> {
+    /// Stores what the cloud has accepted, unless somebody has changed or deleted the backend meanwhile: `false` then.
+    pub(super) async fn store(&self, accepted: Accepted) -> Result<bool, Trouble> {
         if self.stored().await? != self.before {
-            return Ok(());
+            return Ok(false);
         }
         let stored = self.backends.store(Actor::System, &self.project, accepted).await;
         match stored {
@@ -92,8 +113,8 @@ impl Listed {
             Err(ControlError::Refused {
                 code: ErrorCode::ResourceExists,
                 ..
-            }) => Ok(()),
-            stored => stored.map_err(|error| trouble(&error)),
+            }) => Ok(false),
+            stored => stored.map(|()| true).map_err(|error| trouble(&error)),
         }
     }
 

@@ -185,6 +185,7 @@ impl Tries {
     async fn once(&mut self) -> Result<bool, Trouble> {
         let (places, listed) = (&self.places, &mut self.listed);
         let asked = self.stop.run_until_cancelled(async {
+            listed.note_before().await?;
             // Never closed.
             let _place = places.acquire().await.ok();
             listed.ask().await
@@ -197,7 +198,7 @@ impl Tries {
         if self.stop.is_cancelled() {
             return Ok(false);
         }
-        self.listed.store(accepted).await.map(|()| true)
+        self.listed.store(accepted).await
     }
 
     fn tell_configured(&self) {

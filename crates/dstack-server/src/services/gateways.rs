@@ -166,9 +166,12 @@ impl Gateways {
     }
 
     /// What both sides of the roll-out of this deployment have answered at all replicas of the gateway, which is partial where one of
-    /// them has not said so lately; `None`: none has.
+    /// them has not said so lately; `None`: none has. One that has been silent for long counts as gone as long as there is another.
     pub(super) fn answered(&self, run: RunId, gateway: GatewayId, deployment: i64) -> Option<Both> {
-        let links = self.of(gateway)?;
+        let mut links = self.of(gateway)?;
+        if links.iter().any(|link| link.is_current()) {
+            links.retain(|link| link.is_current());
+        }
         let told: Vec<Option<Both>> = links.iter().map(|link| link.answered(run, deployment)).collect();
         let is_partial = told.iter().any(Option::is_none);
         let all = told.into_iter().flatten().reduce(|all, more| all.plus(&more))?;

@@ -99,7 +99,7 @@ impl Planned {
     }
 }
 
-fn told_id(job: JobId) -> String {
+pub(super) fn told_id(job: JobId) -> String {
     job.uuid().simple().to_string()
 }
 

@@ -129,14 +129,12 @@ impl Started {
         serde_json::from_str(body).unwrap_or_default()
     }
 
+    /// In their order.
     async fn backends(&self) -> Vec<String> {
         let project = self.post("/api/projects/main/get", "").await;
         let backends = project["backends"].as_array().unwrap().iter();
-        let mut names: Vec<String> = backends
-            .map(|backend| backend["name"].as_str().unwrap().to_owned())
-            .collect();
-        names.sort();
-        names
+        let names = backends.map(|backend| backend["name"].as_str().unwrap().to_owned());
+        names.collect()
     }
 
     /// Asks again and again until the project has these.

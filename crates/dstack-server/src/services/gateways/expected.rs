@@ -7,6 +7,7 @@ use dstack_model::configurations::service::ServiceConfiguration;
 use dstack_model::gateways::AnyGatewayCertificate;
 use dstack_plan::services::gateways as plan;
 use dstack_plan::services::routers::router_group;
+use dstack_proxy::split::ALL;
 use dstack_store::queries::views::ListedRun;
 use dstack_store::rows::{AgentAddress, InstanceRow, JobRow};
 use dstack_store::{Database, StoreError};
@@ -141,16 +142,19 @@ impl Expected {
         self.services.values().any(|service| service.split().is_some())
     }
 
-    /// Services of a gateway that has these, whose requests are to be split in another way than it does.
+    /// Services of a gateway that has these, whose requests are to be split in another way than it does. A split outlives its roll-out
+    /// until those replicas have left that it keeps requests from.
     pub(super) fn resplit(
         &self,
         known: &[plan::Known],
         splits: &HashMap<RunId, Split>,
     ) -> Vec<(RunId, (String, String), Option<Split>)> {
-        let is_known = |run: RunId| known.iter().any(|known| known.run == Some(run));
-        let services = self.services.iter().filter(|(run, _)| is_known(**run));
-        let changed = services.filter_map(|(run, service)| {
-            let wanted = service.split();
+        let changed = self.services.iter().filter_map(|(run, service)| {
+            let known = known.iter().find(|known| known.run == Some(*run))?;
+            let wanted = match (service.split(), splits.get(run)) {
+                (None, Some(present)) => until_left(present, &service.leaving(known)),
+                (wanted, _) => wanted,
+            };
             let listed = &service.listed;
             let name = (
                 listed.project_name.to_lowercase(),
@@ -162,7 +166,28 @@ impl Expected {
     }
 }
 
+/// How requests are split after a roll-out while these replicas leave: by themselves, those that got a share at most would be replicas
+/// like all others until they have left.
+fn until_left(present: &Split, leaving: &BTreeSet<String>) -> Option<Split> {
+    let new: BTreeSet<String> = present.new.intersection(leaving).cloned().collect();
+    if !new.is_empty() {
+        return Some(Split {
+            new,
+            share: 0,
+            header: None,
+            ..present.clone()
+        });
+    }
+    (present.share >= ALL && !leaving.is_empty()).then(|| present.clone())
+}
+
 impl Service {
+    /// Replicas that the gateway has, and that are to get no requests any more.
+    fn leaving(&self, known: &plan::Known) -> BTreeSet<String> {
+        let leaving = known.jobs.iter().filter(|job| !self.replicas.contains_key(job));
+        leaving.map(|job| rollouts::told_id(*job)).collect()
+    }
+
     /// How its requests are to be split.
     fn split(&self) -> Option<Split> {
         let jobs = self.replicas.values().map(|replica| &replica.job);
@@ -225,5 +250,43 @@ impl Service {
             https: https && has_tls,
             read_timeout: rules.read_timeout.as_secs(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_split_stays_until_those_have_left_that_it_keeps_requests_from() {
+        let split = |new: &[&str], share| Split {
+            deployment: 2,
+            new: ids(new),
+            share,
+            header: None,
+        };
+        for (present, leaving, left) in [
+            (
+                split(&["canary", "other"], 1_000),
+                vec!["canary"],
+                Some(split(&["canary"], 0)),
+            ),
+            (split(&["canary"], 0), vec!["canary"], Some(split(&["canary"], 0))),
+            (split(&["green"], ALL), vec!["blue"], Some(split(&["green"], ALL))),
+            // Old ones that leave got requests all the time.
+            (split(&["canary"], 1_000), vec!["old"], None),
+            (split(&["canary"], 1_000), vec![], None),
+            (split(&["green"], ALL), vec![], None),
+        ] {
+            assert_eq!(
+                until_left(&present, &ids(&leaving)),
+                left,
+                "{present:?} {leaving:?}"
+            );
+        }
     }
 }
