@@ -59,10 +59,10 @@ fn a_flood_of_output_neither_fills_the_server_nor_holds_up_others() {
 
 /// Threads have 2 MiB unless told otherwise. A program that nothing in it is optimised of takes more of it than that of the tests.
 #[test]
-fn a_task_leaves_a_quarter_of_the_stack() {
-    let most = (1536 * 1024).to_string();
+fn a_task_takes_no_more_than_half_of_a_stack() {
+    let half = (1024 * 1024).to_string();
     let server = need!(Setup::local())
-        .variable("RUST_MIN_STACK", most)
+        .variable("RUST_MIN_STACK", half)
         .start()
         .unwrap();
     let run = submit(&server, "small", &["echo room enough"], &json!({})).unwrap();

@@ -63,7 +63,8 @@ pub(super) fn start(live: Live, database: Database, me: String, stop: Cancellati
         async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = tell_all(&live, &database, &me) => {}
+                // Apart: layers around it would each have room for all of it, and move it.
+                () = Box::pin(tell_all(&live, &database, &me)) => {}
             }
         }
     });
@@ -72,7 +73,7 @@ pub(super) fn start(live: Live, database: Database, me: String, stop: Cancellati
         async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = hear(&live, &database, &me) => {}
+                () = Box::pin(hear(&live, &database, &me)) => {}
             }
         }
     });

@@ -48,7 +48,7 @@ impl ServiceRoutes {
     pub fn follow(&self, stop: CancellationToken) {
         let (gateways, until) = (Arc::clone(&self.0.gateways), stop.clone());
         task::spawn_restarted("follow gateways", move || {
-            Arc::clone(&gateways).follow(until.clone())
+            Box::pin(Arc::clone(&gateways).follow(until.clone()))
         });
         self.0.routers.follow(stop.clone());
         self.until(stop.clone(), "read services", |routes| async move {
@@ -94,7 +94,8 @@ impl ServiceRoutes {
     {
         let routes = self.clone();
         task::spawn_restarted(name, move || {
-            let (stop, work) = (stop.clone(), work(routes.clone()));
+            // Each layer around it would have room for all of it, and moves it: without optimisation that is more than a stack has.
+            let (stop, work) = (stop.clone(), Box::pin(work(routes.clone())));
             async move {
                 tokio::select! {
                     () = stop.cancelled() => {}

@@ -293,7 +293,7 @@ impl Gateways {
     {
         let ended = link.ended();
         task::spawn_restarted(name, move || {
-            let (ended, work) = (ended.clone(), work());
+            let (ended, work) = (ended.clone(), Box::pin(work()));
             async move {
                 tokio::select! {
                     () = ended.cancelled() => {}
