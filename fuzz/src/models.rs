@@ -63,7 +63,7 @@ impl Format {
 pub struct Answer<'a> {
     /// Of its body.
     pub content_type: &'static str,
-    /// Its body.
+    /// The whole body, before it is cut into pieces.
     pub bytes: &'a [u8],
     /// Bytes of each piece that it comes in; at least 1.
     pub piece_bytes: usize,

@@ -237,7 +237,7 @@ impl Schema for BackendType {
 pub struct BackendName(String);
 
 impl BackendName {
-    /// The name.
+    /// The name as it was given, which may be that of a type that nobody knows any more.
     pub fn as_str(&self) -> &str {
         &self.0
     }

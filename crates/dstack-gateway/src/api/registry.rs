@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(Store::new(dir.path()).load().unwrap(), Some(state));
     }
 
-    /// Nothing listens.
+    /// A replica that refuses every connection.
     #[derive(Debug)]
     struct Nowhere;
 

@@ -116,15 +116,22 @@ async fn state(server: &Server) -> Value {
     server.main("runs/get_rollout", json!({"name": "web"})).await.ok()
 }
 
+/// New replicas get a fifth of the requests once they are watched, and before that only those with the header. Returns how many
+/// of 400 they got.
+async fn a_fifth_goes_to_new_ones(server: &Server) -> usize {
+    assert_eq!(new_of(server, 30).await, 0, "it is not watched yet");
+    assert_eq!(said(server, true).await, "new");
+    enter(server, Phase::Watching).await;
+    let new = new_of(server, 400).await;
+    // Four standard deviations.
+    assert!((48..=112).contains(&new), "{new} of 400");
+    new
+}
+
 #[tokio::test]
 async fn requests_through_the_server_are_split_as_the_roll_out_says() {
     let server = beside("20%").await;
-    assert_eq!(new_of(&server, 30).await, 0, "it is not watched yet");
-    assert_eq!(said(&server, true).await, "new");
-    enter(&server, Phase::Watching).await;
-    let new = new_of(&server, 400).await;
-    // Four standard deviations.
-    assert!((48..=112).contains(&new), "{new} of 400");
+    let new = a_fifth_goes_to_new_ones(&server).await;
     assert_eq!(said(&server, true).await, "new");
     let shown = state(&server).await;
     assert_eq!(
@@ -189,12 +196,7 @@ async fn beside_another_group(of_b: &str) -> Server {
 #[tokio::test]
 async fn new_replicas_of_a_group_without_old_ones_get_their_share_only() {
     let server = beside_another_group("serve anew").await;
-    assert_eq!(new_of(&server, 30).await, 0, "it is not watched yet");
-    assert_eq!(said(&server, true).await, "new");
-    enter(&server, Phase::Watching).await;
-    let new = new_of(&server, 400).await;
-    // Four standard deviations.
-    assert!((48..=112).contains(&new), "{new} of 400");
+    a_fifth_goes_to_new_ones(&server).await;
 }
 
 #[tokio::test]
