@@ -170,16 +170,17 @@ async fn a_cloud_that_is_away_when_the_server_starts_is_asked_again() {
 
 #[tokio::test]
 async fn what_somebody_has_changed_meanwhile_stays() {
-    let away = Cloud::new(BackendType::Runpod, 1, 1);
+    let away = Cloud::new(BackendType::Runpod, 1, 2);
     let here = Cloud::new(BackendType::VastAi, 1, 0);
     let server = Started::with([&away, &here]).await;
     // It was away, and is asked again.
     away.asked(2).await;
     let create = format!(r#"{{"type": "runpod", "creds": {{"type": "api_key", "api_key": "{AT_ONCE}"}}}}"#);
     server.post("/api/project/main/backends/create", &create).await;
-    away.answers.add_permits(1);
+    // It is away once more; whoever asked again would be accepted.
+    away.answers.add_permits(2);
     let answered = async {
-        while away.answers.available_permits() > 0 {
+        while away.away.load(Ordering::SeqCst) > 0 {
             tokio::task::yield_now().await;
         }
     };
