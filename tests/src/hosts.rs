@@ -1,12 +1,14 @@
 //! Hosts of SSH fleets: machines of their own made of this one by `tests/scripts/host.sh`, with a real OpenSSH, and with
 //! systemd and a container engine where a test wants them.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 use fs_err::File;
 use rustix::fs::{FlockOperation, flock};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 use crate::parts::Part;
@@ -219,6 +221,17 @@ impl Host<'_> {
     /// With its error output, when it fails.
     pub fn run(&self, command: &str) -> Result<String> {
         self.lab.script(&["run"], &self.name, &["sh", "-c", command])
+    }
+
+    /// Moves the calling thread onto the host's network: what it opens from then on is there.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn enter_network(&self) -> Result<()> {
+        let pid = fs_err::read_to_string(self.lab.folder.join(&self.name).join("pid"))?;
+        let network = File::open(format!("/proc/{}/ns/net", pid.trim()))?;
+        move_into_link_name_space(network.file().as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(())
     }
 
     /// Takes its network away.

@@ -10,6 +10,7 @@ mod paced;
 mod punctual;
 
 use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -75,7 +76,7 @@ impl Load {
         token: Option<&str>,
         body: impl Fn(usize) -> String,
     ) -> Result<Measured> {
-        self.send(port, head("POST", path, token), &body)
+        self.send(&Destination::here(port, path, token), "POST", &body)
     }
 
     /// Gets a path of a server on a loopback port.
@@ -83,12 +84,26 @@ impl Load {
     /// # Errors
     /// As [`Load::run`].
     pub fn get(self, port: u16, path: &str, token: Option<&str>) -> Result<Measured> {
-        self.send(port, head("GET", path, token), &|_| String::new())
+        self.get_at(&Destination::here(port, path, token))
     }
 
-    fn send(self, port: u16, head: String, body: &dyn Fn(usize) -> String) -> Result<Measured> {
+    /// Gets it there.
+    ///
+    /// # Errors
+    /// As [`Load::run`].
+    pub fn get_at(self, destination: &Destination<'_>) -> Result<Measured> {
+        self.send(destination, "GET", &|_| String::new())
+    }
+
+    fn send(
+        self,
+        destination: &Destination<'_>,
+        method: &str,
+        body: &dyn Fn(usize) -> String,
+    ) -> Result<Measured> {
         let requests = Requests {
-            head,
+            address: destination.address,
+            head: destination.head(method),
             body,
             next: Cell::new(0),
             limit: self.requests,
@@ -97,7 +112,7 @@ impl Load {
             .enable_all()
             .build()?;
         let start = Instant::now();
-        let clients = (0..self.clients).map(|_| requests.client(port, start + self.duration));
+        let clients = (0..self.clients).map(|_| requests.client(start + self.duration));
         let ended = runtime.block_on(try_join_all(clients))?;
         Measured::of(ended, start.elapsed())
     }
@@ -123,18 +138,49 @@ impl Measured {
     }
 }
 
-/// The head of a request, without the empty line.
+/// What is asked for, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Destination<'a> {
+    pub address: SocketAddr,
+    /// The name that requests say.
+    pub host: &'a str,
+    pub path: &'a str,
+    pub token: Option<&'a str>,
+}
+
+impl<'a> Destination<'a> {
+    /// A path of a server on a loopback port.
+    pub fn here(port: u16, path: &'a str, token: Option<&'a str>) -> Self {
+        Self {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            host: "127.0.0.1",
+            path,
+            token,
+        }
+    }
+
+    /// The head of a request, without the empty line.
+    pub(crate) fn head(&self, method: &str) -> String {
+        let Self {
+            host, path, token, ..
+        } = self;
+        let authorization = token
+            .map(|token| format!("authorization: Bearer {token}\r\n"))
+            .unwrap_or_default();
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{authorization}content-type: application/json\r\n"
+        )
+    }
+}
+
+/// The head of a request to a server on a loopback port, without the empty line.
 pub(crate) fn head(method: &str, path: &str, token: Option<&str>) -> String {
-    let authorization = token
-        .map(|token| format!("authorization: Bearer {token}\r\n"))
-        .unwrap_or_default();
-    format!(
-        "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}content-type: application/json\r\n"
-    )
+    Destination::here(0, path, token).head(method)
 }
 
 /// The requests of one load, shared by its clients.
 struct Requests<'a> {
+    address: SocketAddr,
     head: String,
     body: &'a dyn Fn(usize) -> String,
     next: Cell<usize>,
@@ -149,8 +195,8 @@ struct Client {
 }
 
 impl Requests<'_> {
-    async fn client(&self, port: u16, end: Instant) -> Result<Client> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    async fn client(&self, end: Instant) -> Result<Client> {
+        let mut stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
         let mut seen = Client::default();
         let mut buffer = Vec::with_capacity(1 << 20);

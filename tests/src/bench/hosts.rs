@@ -41,14 +41,18 @@ fn lab() -> Result<Lab> {
     Lab::new().map_err(anyhow::Error::msg)
 }
 
-fn apply(server: &Server, spec: &Value) -> Result<()> {
+pub(super) fn apply(server: &Server, spec: &Value) -> Result<()> {
     let body = json!({"plan": {"spec": spec}, "force": true});
     server.get("/api/project/main/fleets/apply", &body).map(drop)
 }
 
 /// How many of fleet `lab` are idle.
 pub(super) fn idle(server: &Server) -> Result<usize> {
-    let fleet = server.get("/api/project/main/fleets/get", &json!({"name": "lab"}))?;
+    idle_in(server, "lab")
+}
+
+fn idle_in(server: &Server, fleet: &str) -> Result<usize> {
+    let fleet = server.get("/api/project/main/fleets/get", &json!({"name": fleet}))?;
     let instances = fleet["instances"].as_array().context("no instances")?;
     Ok(instances
         .iter()
@@ -57,8 +61,13 @@ pub(super) fn idle(server: &Server) -> Result<usize> {
 }
 
 fn until_idle(server: &Server) -> Result<()> {
+    until_idle_in(server, "lab")
+}
+
+/// Until the only host of a fleet takes jobs.
+pub(super) fn until_idle_in(server: &Server, fleet: &str) -> Result<()> {
     eventually("the host is idle", PATIENCE, || {
-        Ok((idle(server)? == 1).then_some(()))
+        Ok((idle_in(server, fleet)? == 1).then_some(()))
     })
 }
 

@@ -15,7 +15,9 @@ use super::overload::overload;
 use super::plans::plans;
 use super::report::Unit;
 use super::scale::scale;
-use super::services::{bodies, latency, many, models, services, sockets, streams};
+use super::services::{
+    bodies, latency, many, models, services, sockets, streams, through_gateway, through_server,
+};
 use super::subject::Subject;
 use crate::hostile::Hostile;
 use crate::load::{Latency, Load};
@@ -36,7 +38,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 25] = [
+pub const ALL: [(&str, Measure); 27] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -55,6 +57,8 @@ pub const ALL: [(&str, Measure); 25] = [
     ("services-streams", streams),
     ("services-sockets", sockets),
     ("services-latency", latency),
+    ("services-ssh: server", through_server),
+    ("services-ssh: gateway", through_gateway),
     ("services-many", many),
     ("live", live),
     ("hosts", hosts),

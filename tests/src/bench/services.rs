@@ -8,6 +8,7 @@ mod many;
 mod models;
 mod nginx;
 mod sockets;
+mod ssh;
 mod streams;
 mod upstream;
 
@@ -30,6 +31,7 @@ pub(super) use self::latency::latency;
 pub(super) use self::many::many;
 pub(super) use self::models::models;
 pub(super) use self::sockets::sockets;
+pub(super) use self::ssh::{through_gateway, through_server};
 pub(super) use self::streams::streams;
 
 const LOAD: Load = Load {

@@ -3,6 +3,7 @@
 //! Requests are made once, and what comes is counted and thrown away, so that the load takes little of the processors and of
 //! their caches that it shares with what is measured.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,7 +11,7 @@ use futures_util::future::try_join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{Client, Measured, answer_head, head};
+use super::{Client, Destination, Measured, answer_head};
 
 /// Most bytes that are read at once.
 const PIECE: usize = 64 * 1024;
@@ -23,39 +24,39 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Gets a path of a server on a loopback port.
+    /// Gets what is there.
     ///
     /// # Errors
     /// When an answer is not 200, or nothing was answered.
-    pub fn get(self, port: u16, path: &str, token: Option<&str>) -> Result<Measured> {
-        let head = head("GET", path, token);
-        self.send(port, format!("{head}\r\n").as_bytes())
+    pub fn get(self, destination: &Destination<'_>) -> Result<Measured> {
+        let head = destination.head("GET");
+        self.send(destination.address, format!("{head}\r\n").as_bytes())
     }
 
     /// Posts a body to it.
     ///
     /// # Errors
     /// As [`Bulk::get`].
-    pub fn post(self, port: u16, path: &str, token: Option<&str>, body: &[u8]) -> Result<Measured> {
-        let head = head("POST", path, token);
+    pub fn post(self, destination: &Destination<'_>, body: &[u8]) -> Result<Measured> {
+        let head = destination.head("POST");
         let mut request = format!("{head}content-length: {}\r\n\r\n", body.len()).into_bytes();
         request.extend_from_slice(body);
-        self.send(port, &request)
+        self.send(destination.address, &request)
     }
 
-    fn send(self, port: u16, request: &[u8]) -> Result<Measured> {
+    fn send(self, address: SocketAddr, request: &[u8]) -> Result<Measured> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let start = Instant::now();
-        let clients = (0..self.clients).map(|_| client(port, request, start + self.duration));
+        let clients = (0..self.clients).map(|_| client(address, request, start + self.duration));
         let ended = runtime.block_on(try_join_all(clients))?;
         Measured::of(ended, start.elapsed())
     }
 }
 
-async fn client(port: u16, request: &[u8], end: Instant) -> Result<Client> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+async fn client(address: SocketAddr, request: &[u8], end: Instant) -> Result<Client> {
+    let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let mut seen = Client::default();
     let mut buffer = Vec::with_capacity(PIECE);

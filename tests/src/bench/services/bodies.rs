@@ -13,10 +13,10 @@ use super::{PATH, ROUNDS, median_round, serving};
 use crate::bench::measures::{Figure, figure, ours_only};
 use crate::bench::report::Unit;
 use crate::bench::subject::Subject;
-use crate::load::{Bulk, Measured};
+use crate::load::{Bulk, Destination, Measured};
 use crate::server::TOKEN;
 
-const BODY: usize = 1 << 20;
+pub(super) const BODY: usize = 1 << 20;
 
 const LOAD: Bulk = Bulk {
     clients: 16,
@@ -24,21 +24,21 @@ const LOAD: Bulk = Bulk {
 };
 
 /// nginx passes bodies on as they come and keeps nothing on disk, as the server does.
-const STREAMING: &str = "client_max_body_size 0; proxy_request_buffering off; client_body_buffer_size 64k;\n\
+pub(super) const STREAMING: &str = "client_max_body_size 0; proxy_request_buffering off; client_body_buffer_size 64k;\n\
                          proxy_buffer_size 64k; proxy_buffers 8 64k; proxy_max_temp_file_size 0;";
 
 /// Where bodies go.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     Answers,
     Requests,
 }
 
 impl Way {
-    fn load(self, port: u16, path: &str, token: Option<&str>, body: &[u8]) -> Result<Measured> {
+    pub(super) fn load(self, destination: &Destination<'_>, body: &[u8]) -> Result<Measured> {
         match self {
-            Self::Answers => LOAD.get(port, path, token),
-            Self::Requests => LOAD.post(port, path, token, body),
+            Self::Answers => LOAD.get(destination),
+            Self::Requests => LOAD.post(destination, body),
         }
     }
 
@@ -62,9 +62,9 @@ pub(in crate::bench) fn bodies(subject: &Subject, _: usize) -> Result<Vec<Figure
         // In turns: what is measured shares its processors with others.
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            ours.push(way.load(server.port(), PATH, Some(TOKEN), &body)?);
+            ours.push(way.load(&Destination::here(server.port(), PATH, Some(TOKEN)), &body)?);
             if let Some(nginx) = &nginx {
-                theirs.push(way.load(nginx.port, "/", None, &body)?);
+                theirs.push(way.load(&Destination::here(nginx.port, "/", None), &body)?);
             }
         }
         let (name, clients) = (way.name(), LOAD.clients);
@@ -83,7 +83,7 @@ pub(in crate::bench) fn bodies(subject: &Subject, _: usize) -> Result<Vec<Figure
 }
 
 /// The median of the rounds.
-fn shown(name: &str, target: &'static str, rounds: Vec<Measured>) -> Vec<Figure> {
+pub(super) fn shown(name: &str, target: &'static str, rounds: Vec<Measured>) -> Vec<Figure> {
     let Some(median) = median_round(rounds) else {
         return Vec::new();
     };

@@ -8,6 +8,7 @@ use anyhow::Result;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::hosts::Host;
 use crate::load::Head;
 
 /// Connections that may wait to be accepted: all that are opened at once, so that none is tried again a second later.
@@ -22,13 +23,43 @@ pub(super) fn serve<A>(answer: impl Fn(TcpStream) -> A + Send + 'static) -> Resu
 where
     A: Future<Output = Result<()>> + Send + 'static,
 {
+    serve_at(0, answer)
+}
+
+/// The same, reached only from within a host, at this port of its loopback interface.
+pub(super) fn serve_within<A>(
+    host: &Host<'_>,
+    port: u16,
+    answer: impl Fn(TcpStream) -> A + Send + 'static,
+) -> Result<()>
+where
+    A: Future<Output = Result<()>> + Send + 'static,
+{
+    // A thread of its own, which does not come back from there.
+    let served = thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                host.enter_network()?;
+                serve_at(port, answer)
+            })
+            .join()
+    });
+    served
+        .map_err(|_| anyhow::anyhow!("the service panicked"))?
+        .map(drop)
+}
+
+fn serve_at<A>(port: u16, answer: impl Fn(TcpStream) -> A + Send + 'static) -> Result<u16>
+where
+    A: Future<Output = Result<()>> + Send + 'static,
+{
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let listener = {
         let _inside = runtime.enter();
         let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         socket.listen(BACKLOG)?
     };
     let port = listener.local_addr()?.port();
@@ -124,7 +155,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::Bulk;
+    use crate::load::{Bulk, Destination};
     use std::time::Duration;
 
     /// Says how long requests are of which it is told all.
@@ -145,7 +176,9 @@ mod tests {
             duration: Duration::from_millis(20),
         };
         let kept = |body: usize| {
-            let measured = load.post(port, "/", None, &vec![b'x'; body]).unwrap();
+            let measured = load
+                .post(&Destination::here(port, "/", None), &vec![b'x'; body])
+                .unwrap();
             measured.body_bytes
         };
         assert_eq!(kept(2000) - kept(1000), 1000);
