@@ -134,22 +134,31 @@ async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Result<Vec
         .iter()
         .filter(|backend| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
         .map(|backend| ask(backend.as_ref(), &query.requirements));
-    let offers = join_all(asked).await;
+    // Those without an answer offer nothing.
+    let offers: Vec<Vec<Offer>> = join_all(asked)
+        .await
+        .into_iter()
+        .map(Result::unwrap_or_default)
+        .collect();
     Ok(query.select(offers.iter().map(Vec::as_slice), None))
 }
 
-/// What a backend offers. One without an answer has no offers; why is logged.
-pub async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Vec<Offer> {
+/// What a backend offers.
+///
+/// # Errors
+/// It answers with an error, or not within 20 s, which is logged; the text is for people.
+pub async fn ask(backend: &dyn Backend, requirements: &Requirements) -> Result<Vec<Offer>, String> {
     let kind = backend.kind();
     match tokio::time::timeout(DEADLINE, backend.offers(requirements)).await {
-        Ok(Ok(offers)) => offers,
+        Ok(Ok(offers)) => Ok(offers),
         Ok(Err(error)) => {
             tracing::warn!(backend.type = %kind, error = %error, "backend left out: it answers with an error");
-            Vec::new()
+            Err(error.to_string())
         }
         Err(_) => {
-            tracing::warn!(backend.type = %kind, timeout_s = DEADLINE.as_secs(), "backend left out: no answer in time");
-            Vec::new()
+            let timeout_s = DEADLINE.as_secs();
+            tracing::warn!(backend.type = %kind, timeout_s, "backend left out: no answer in time");
+            Err(format!("it has not answered within {timeout_s} s"))
         }
     }
 }

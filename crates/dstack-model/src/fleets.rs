@@ -569,6 +569,10 @@ pub struct FleetPlan {
     pub max_offer_price: Option<f64>,
     /// Create or update.
     pub action: Option<ApplyAction>,
+    /// What is missing of the offers, in sentences; left out when nothing is, and not known to dstack 0.22.5.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[decode(default)]
+    pub notices: Vec<String>,
 }
 
 /// A plan as sent back to be applied.

@@ -168,6 +168,10 @@ pub struct ListGpusResponse {
     /// CPU groups, only when the GPU count is constrained to zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Vec<CpuGroup>>,
+    /// What is missing of the offers, in sentences; left out when nothing is, and not known to dstack 0.22.5.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[decode(default)]
+    pub notices: Vec<String>,
 }
 
 /// Request of `repos/get`.

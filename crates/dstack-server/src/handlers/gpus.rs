@@ -28,27 +28,30 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
         images: &std::collections::BTreeMap::new(),
         target: Target::Container,
     };
-    let offers = match job_specs(&spec, 0, None, &context)?.first() {
+    let (offers, missing) = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {
             let mut planner =
                 Planner::new(&state.data, &state.control, call.project()?, &spec, Vec::new()).await?;
             let mut found = planner.offers(job, true).await?;
             found.instances.append(&mut found.new);
-            found.instances
+            (found.instances, planner.missing())
         }
-        None => Vec::new(),
+        None => Default::default(),
     };
+    let notices = missing.into_iter().collect();
     let by = Grouping::new(request.group_by.as_deref().unwrap_or_default())?;
     let gpu = spec.configuration.base().resources.gpu.as_ref();
     if gpu.is_some_and(|gpu| gpu.count.max == Some(0)) {
         return Ok(ListGpusResponse {
             gpus: Vec::new(),
             cpus: Some(cpu_groups(&offers, by, request.reverse)),
+            notices,
         });
     }
     Ok(ListGpusResponse {
         gpus: gpu_groups(&offers, by, request.reverse),
         cpus: None,
+        notices,
     })
 }
 

@@ -20,6 +20,7 @@ use super::{Auth, Data};
 use crate::access::Access;
 use crate::doctor::{BackendFiles, Doctor};
 use crate::job_maker::JobMaker;
+use crate::late_offers::LateOffers;
 use crate::render::runs::RunCache;
 use crate::run_resources::SqlRunResources;
 use crate::settings::Settings;
@@ -127,6 +128,8 @@ pub struct Control {
     pub jobs: JobMaker,
     /// The configured backends of projects.
     pub backends: Arc<dyn Backends>,
+    /// Backends that are waited for beside plans.
+    pub(crate) late_offers: LateOffers,
     /// Actions on runs.
     pub runs: Runs,
     /// Actions on fleets.
@@ -162,6 +165,7 @@ impl Control {
             engine: engine.handle,
             jobs: engine.jobs,
             backends,
+            late_offers: LateOffers::default(),
             runs: Runs::new(core.clone(), Arc::new(resources)),
             fleets: Fleets::new(core.clone(), data.encryption.clone()),
             volumes: Volumes::new(core.clone(), verbs.registry.clone()),

@@ -1,5 +1,7 @@
 //! Plans of fleets: what applying one would do, and the offers for it.
 
+use std::collections::BTreeSet;
+
 use dstack_control::fleets::hosts::{opened, without_keys};
 use dstack_control::fleets::validate;
 use dstack_model::common::ApplyAction;
@@ -30,7 +32,7 @@ pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result
     let (current, action) = current(&call, &effective).await?;
     let own = current.as_ref().map(|fleet| fleet.id);
     call.state.control.fleets.check_free(&effective, own).await?;
-    let mut offers = offers(&call, &effective).await?;
+    let (mut offers, missing) = offers(&call, &effective).await?;
     let (total_offers, max_offer_price) = (offers.len(), max_price(&offers));
     offers.truncate(OFFERS_SHOWN);
     Ok(FleetPlan {
@@ -43,6 +45,7 @@ pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result
         total_offers: u64::try_from(total_offers).unwrap_or(u64::MAX),
         max_offer_price,
         action: Some(action),
+        notices: missing.into_iter().collect(),
     })
 }
 
@@ -75,10 +78,10 @@ async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, A
     Ok((shown, action))
 }
 
-/// Of clouds; hosts of SSH fleets are named in the configuration.
-async fn offers(call: &Call, spec: &FleetSpec) -> Result<Vec<Offer>> {
+/// Of clouds, and what is missing of them; hosts of SSH fleets are named in the configuration.
+async fn offers(call: &Call, spec: &FleetSpec) -> Result<(Vec<Offer>, BTreeSet<String>)> {
     if spec.configuration.ssh_config.is_some() {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let mut query = Query::new(&spec.merged_profile(), fleet_requirements(spec));
     query.blocks = spec.configuration.blocks;
@@ -86,5 +89,6 @@ async fn offers(call: &Call, spec: &FleetSpec) -> Result<Vec<Offer>> {
     let starts_empty = spec.configuration.nodes.is_some_and(|nodes| nodes.target == 0);
     query.needs.create_instance = !starts_empty;
     let mut market = OfferSource::of_project(&call.state.control, call.project()?.row.id).await?;
-    Ok(market.offers(&query, None).await)
+    let offers = market.offers(&query, None).await;
+    Ok((offers, market.missing()))
 }

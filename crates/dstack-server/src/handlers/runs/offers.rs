@@ -1,6 +1,10 @@
 //! Offers of the project's backends.
 
+use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
+use std::time::Duration;
 
 use dstack_compute::Backend;
 use dstack_engine::offer_cache::{able, ask, multinode_backends};
@@ -9,16 +13,26 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::Requirements;
 use dstack_plan::offers::{Needs, Query, merge};
 use dstack_units::ProjectId;
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::{ApiError, Result};
+use crate::late_offers::LateOffers;
 use crate::state::Control;
+
+/// How long a plan waits for backends, those that have something to offer excepted: the others are left out, and named.
+const PATIENCE: Duration = Duration::from_millis(2_500);
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
 pub(in crate::handlers) struct OfferSource {
+    project: ProjectId,
     backends: Vec<Arc<dyn Backend>>,
     answers: Vec<Answer>,
+    late: LateOffers,
+    /// Until when all questions together may take.
+    deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -26,7 +40,14 @@ struct Answer {
     /// Place in the list of backends.
     backend: usize,
     requirements: Requirements,
-    offers: Vec<Offer>,
+    /// Or why there are none, for people.
+    offers: std::result::Result<Vec<Offer>, String>,
+}
+
+impl Answer {
+    fn offers(&self) -> &[Offer] {
+        self.offers.as_deref().unwrap_or_default()
+    }
 }
 
 impl OfferSource {
@@ -34,8 +55,11 @@ impl OfferSource {
     pub(in crate::handlers) async fn of_project(control: &Control, project: ProjectId) -> Result<Self> {
         let backends = control.backends.of_project(project).await;
         Ok(Self {
+            project,
             backends: backends.map_err(ApiError::internal)?,
             answers: Vec::new(),
+            late: control.late_offers.clone(),
+            deadline: Instant::now() + PATIENCE,
         })
     }
 
@@ -57,7 +81,7 @@ impl OfferSource {
             .collect();
         self.ask(&asked, requirements).await;
         let answers = asked.iter().filter_map(|place| self.known(*place, requirements));
-        merge(answers.map(|answer| answer.offers.as_slice())).collect()
+        merge(answers.map(Answer::offers)).collect()
     }
 
     /// Offers that count for a query, at most `limit` of them.
@@ -71,7 +95,17 @@ impl OfferSource {
         let answers = asked
             .iter()
             .filter_map(|place| self.known(*place, &query.requirements));
-        query.select(answers.map(|answer| answer.offers.as_slice()), limit)
+        query.select(answers.map(Answer::offers), limit)
+    }
+
+    /// Of what backends nothing is known, and why, in sentences.
+    pub(in crate::handlers) fn missing(&self) -> BTreeSet<String> {
+        let missing = self.answers.iter().filter_map(|answer| {
+            let reason = answer.offers.as_ref().err()?;
+            let kind = self.backends.get(answer.backend)?.kind();
+            Some(format!("The offers of {kind} are missing: {reason}"))
+        });
+        missing.collect()
     }
 
     fn known(&self, backend: usize, requirements: &Requirements) -> Option<&Answer> {
@@ -80,22 +114,78 @@ impl OfferSource {
             .find(|answer| answer.backend == backend && answer.requirements == *requirements)
     }
 
-    /// All at once, those that have not been asked this yet.
+    /// All at once, those that have not been asked this yet. While nothing at all is offered, they have all the time that backends have:
+    /// a plan without offers says that there are none.
     async fn ask(&mut self, places: &[usize], requirements: &Requirements) {
-        let unknown = places
+        let mut asked: FuturesUnordered<Question> = places
             .iter()
-            .filter(|place| self.known(**place, requirements).is_none());
-        let asked = unknown.filter_map(|place| {
-            let backend = self.backends.get(*place)?;
-            Some(async move {
-                Answer {
-                    backend: *place,
-                    requirements: requirements.clone(),
-                    offers: ask(backend.as_ref(), requirements).await,
-                }
-            })
-        });
-        let answers = join_all(asked).await;
-        self.answers.extend(answers);
+            .filter(|place| self.known(**place, requirements).is_none())
+            .filter_map(|place| Some(Question::new(*place, self.backends.get(*place)?, requirements)))
+            .collect();
+        loop {
+            let known = places.iter().filter_map(|place| self.known(*place, requirements));
+            let next = match known.into_iter().any(|answer| !answer.offers().is_empty()) {
+                true => timeout_at(self.deadline, asked.next()).await,
+                false => Ok(asked.next().await),
+            };
+            match next {
+                Ok(Some(answer)) => self.answers.push(answer),
+                Ok(None) => return,
+                Err(_) => break,
+            }
+        }
+        for question in asked {
+            self.answers.push(question.unanswered());
+            let kind = self.backends.get(question.backend).map(|backend| backend.kind());
+            if let Some(kind) = kind {
+                self.late.await_answer((self.project, kind), question.answer);
+            }
+        }
+    }
+}
+
+type AnswerOf = Pin<Box<dyn Future<Output = std::result::Result<Vec<Offer>, String>> + Send>>;
+
+/// A backend that is being asked what it offers.
+struct Question {
+    /// Place in the list of backends.
+    backend: usize,
+    requirements: Requirements,
+    answer: AnswerOf,
+}
+
+impl Question {
+    fn new(place: usize, backend: &Arc<dyn Backend>, requirements: &Requirements) -> Self {
+        let (backend, asked) = (Arc::clone(backend), requirements.clone());
+        Self {
+            backend: place,
+            requirements: requirements.clone(),
+            answer: Box::pin(async move { ask(backend.as_ref(), &asked).await }),
+        }
+    }
+
+    /// Said meanwhile.
+    fn unanswered(&self) -> Answer {
+        let seconds = PATIENCE.as_secs_f64();
+        Answer {
+            backend: self.backend,
+            requirements: self.requirements.clone(),
+            offers: Err(format!(
+                "it has not answered within {seconds} s. They are shown as soon as it has: ask again in a moment"
+            )),
+        }
+    }
+}
+
+impl Future for Question {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Answer> {
+        let answer = self.answer.as_mut().poll(context);
+        answer.map(|offers| Answer {
+            backend: self.backend,
+            requirements: self.requirements.clone(),
+            offers,
+        })
     }
 }

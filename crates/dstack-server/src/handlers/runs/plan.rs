@@ -1,5 +1,7 @@
 //! Plans: what applying a run would do, and the offers for it.
 
+use std::collections::BTreeSet;
+
 use dstack_engine::reconcile::fleet_view::fleets;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
@@ -147,6 +149,7 @@ async fn job_plans(call: &Call, request: &GetRunPlanRequest, run: &RunSpec) -> R
         let jobs = batch.into_iter().map(|job| job_plan(job, &offers, shown));
         planned.jobs.extend(jobs);
     }
+    planned.notices.extend(planner.missing());
     Ok(planned)
 }
 
@@ -209,6 +212,11 @@ impl<'a> Planner<'a> {
         } else {
             anywhere(&mut self.source, &request, &fleets).await
         })
+    }
+
+    /// What backends have not told what they offer, and why, in sentences.
+    pub(in crate::handlers) fn missing(&self) -> BTreeSet<String> {
+        self.source.missing()
     }
 
     /// What the instance that the job would get now does not do of what is asked for. Where it gets none now, and no new one
