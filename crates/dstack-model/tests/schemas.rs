@@ -58,10 +58,12 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// What we say or take beyond dstack 0.22.5, whose clients neither know nor miss it.
-const ADDED: [(&str, &[&str]); 8] = [
+const ADDED: [(&str, &[&str]); 10] = [
+    ("FleetPlan", &["notices"]),
     ("GetRunPlanRequest", &["explain"]),
     ("Instance", &["waiting_for", "waits_until"]),
     ("JobSubmission", &["waiting_for", "waiting_kind", "waits_until"]),
+    ("ListGpusResponse", &["notices"]),
     ("Run", &["waiting_for", "waits_until"]),
     ("RunPlan", &["explanations", "notices"]),
     ("ScalingSpec", &["metrics_path", "signals"]),

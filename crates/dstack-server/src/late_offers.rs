@@ -76,7 +76,7 @@ mod tests {
         let late = LateOffers::default();
         let (answer, first) = is_awaited(&late, BACKEND);
         let (_, second) = is_awaited(&late, BACKEND);
-        let (_other, another) = is_awaited(&late, (BACKEND.0, BackendType::Vastai));
+        let (_other, another) = is_awaited(&late, (BACKEND.0, BackendType::VastAi));
         assert_eq!((first, second, another), (true, false, true));
         answer.send(()).unwrap();
         // Until the first answer is noticed.

@@ -10,7 +10,7 @@ import { complete, type Config, fieldAt, isWithheld, type Path, placed, tidy, to
 import { located, readDraft } from "../logic/draft";
 import { ChangedMeanwhile } from "../logic/edits";
 import { count } from "../logic/format";
-import { Alert, Button, Copy, Empty, Failure, Head, Loading, Section } from "../parts/basic";
+import { Alert, Button, Copy, Empty, Failure, Head, Loading, Notices, Section } from "../parts/basic";
 import { fetched } from "../parts/fetched";
 import { focusField, type Form, FormFields } from "../parts/fields";
 import { OfferTable } from "../parts/offer-table";
@@ -153,6 +153,7 @@ function Offers({ p, type, save }: { p: string; type: string; save: number }) {
       <Failure error={query.error} title="Offers could not be read" />
       {query.isPending && <Loading what="offers" />}
       {plan && hasOffers && <OfferTable offers={plan.offers} total={plan.total_offers} />}
+      <Notices notices={query.data?.notices} />
       {plan && !hasOffers && (
         <p role="status">
           Nothing yet. {isAsking ? "It is asked for again, less and less often" : "It is not asked for again by itself"}; where nothing comes, <Link to="/doctor">Doctor</Link> may know why.

@@ -17,7 +17,7 @@ import { updateText } from "../logic/rollouts";
 import { keyOf, searchOf, type Start, startOf } from "../logic/start";
 import { count } from "../logic/format";
 import { isFinished } from "../logic/status";
-import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Section } from "../parts/basic";
+import { Alert, Button, Code, Copy, Empty, Failure, Head, Loading, Notices, Section } from "../parts/basic";
 import { Dialog } from "../parts/dialog";
 import { Explained } from "../parts/explained";
 import { Choice, useProjectChoice } from "../parts/filters";
@@ -347,6 +347,7 @@ function Plan({ planned }: { planned: Planned }) {
       <Section title="Plan">
         <p>{plan.action === "update" ? "The fleet is changed." : "A fleet is made."}</p>
         <OfferTable offers={plan.offers} total={plan.total_offers} />
+        <Notices notices={plan.notices} />
       </Section>
     );
   }
@@ -368,6 +369,7 @@ function RunPlanView({ plan }: { plan: RunPlan }) {
       <Section title={plan.job_plans.length > 1 ? `Plan of ${count(plan.job_plans.length, "job")}` : "Plan"}>
         {plan.job_plans.length > 1 && <p className="muted">These are the offers for the first of them.</p>}
         {first && (first.total_offers > 0 ? <OfferTable offers={first.offers} total={first.total_offers} /> : <NothingFits plan={plan} />)}
+        <Notices notices={plan.notices} />
       </Section>
       {explanations.filter((each) => each.fleets.length > 0).map((explanation) => (
         <Explained key={explanation.job_name} explanation={explanation} />

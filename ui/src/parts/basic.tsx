@@ -58,6 +58,20 @@ export function Alert({ kind = "info", title, children }: { kind?: "info" | "bad
   );
 }
 
+/** What a plan says will not be as asked for, and what is missing of its offers. */
+export function Notices({ notices = [] }: { notices?: string[] | undefined }) {
+  if (notices.length === 0) return null;
+  return (
+    <Alert kind="warning" title="Note">
+      {notices.map((notice) => (
+        <p key={notice}>
+          <Coded text={notice} />
+        </p>
+      ))}
+    </Alert>
+  );
+}
+
 /** A text, with what stands in backticks as code. */
 export function Coded({ text }: { text: string }) {
   return text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part));

@@ -7,12 +7,13 @@ import { post } from "../api/client";
 import type { CpuGroup, GpuGroup } from "../api/types";
 import { dstack } from "../logic/cli";
 import { memory, priceRange, range, words } from "../logic/format";
-import { Empty, Failure, Loading, Status, Toggle } from "./basic";
+import { Empty, Failure, Loading, Notices, Status, Toggle } from "./basic";
 import { CliButton } from "./dialog";
 import { Choice } from "./filters";
 import { type Column, Table } from "./table";
 
 const OFFERS_MS = 60_000;
+const MISSING_MS = 10_000;
 const VENDORS = ["nvidia", "amd", "google", "intel", "tenstorrent"];
 
 interface Wanted {
@@ -81,6 +82,8 @@ export function Offers({ project, fleet }: { project: string; fleet?: string }) 
         signal,
       }),
     staleTime: OFFERS_MS,
+    // What is missing may be there soon.
+    refetchInterval: ({ state }) => (state.data?.notices?.length ? MISSING_MS : false),
     placeholderData: (before) => before,
   });
   const gpus = query.data?.gpus ?? [];
@@ -107,6 +110,7 @@ export function Offers({ project, fleet }: { project: string; fleet?: string }) 
         <CliButton text={cli} />
       </div>
       <Failure error={query.error} />
+      <Notices notices={query.data?.notices} />
       {!query.data ? (
         query.isPending && <Loading what="offers" />
       ) : (isGpu ? gpus : cpus).length === 0 ? (

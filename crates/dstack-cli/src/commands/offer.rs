@@ -11,7 +11,7 @@ use dstack_model::resources::ResourcesSpec;
 use dstack_model::runs::{JobPlan, Requirements, RunSpec};
 use serde::Serialize;
 
-use super::apply::plan::{max_price, no_offers, spot_policy};
+use super::apply::plan::{max_price, no_offers, notices, notices_beside, spot_policy};
 use super::print_line;
 use crate::args::OfferArgs;
 use crate::context::{Context, Project};
@@ -172,6 +172,7 @@ async fn list_offers(
         .ok_or_else(|| CliError::new(ErrorKind::VersionMismatch, "the server's plan has no jobs"))?;
     let requirements = &job.job_spec.requirements;
     if args.format.is_json() {
+        notices_beside(ui, &plan.notices);
         let params = plan.run_spec.configuration.params();
         let asked = Asked {
             resources: &requirements.resources,
@@ -198,6 +199,7 @@ async fn list_offers(
     ui.table(&table);
     ui.blank();
     print_offers(context, job, any_fleet);
+    notices(ui, &plan.notices);
     if args.explain {
         ui.blank();
         explanations::print(ui, plan.explanations.as_deref());
@@ -260,11 +262,8 @@ async fn list_gpus(
         full_offers: args.full_offers,
         unallocated_resources: args.unallocated,
     };
-    let gpus = project
-        .client
-        .call::<GpusList>(&project.name, &request)
-        .await?
-        .gpus;
+    let answer = project.client.call::<GpusList>(&project.name, &request).await?;
+    let gpus = answer.gpus;
     drop(spinner);
     if args.format.is_json() {
         let asked = Asked {
@@ -273,6 +272,7 @@ async fn list_gpus(
             spot: requirements.spot,
             reservation: reservation.as_deref(),
         };
+        notices_beside(ui, &answer.notices);
         let gpus = gpus.iter().map(FullGpuGroup::from).collect();
         return print_line(
             ui,
@@ -299,5 +299,9 @@ async fn list_gpus(
     ui.table(&table);
     ui.blank();
     ui.table(&offers::gpu_table(&gpus, ui.expands()));
+    if !answer.notices.is_empty() {
+        ui.blank();
+    }
+    notices(ui, &answer.notices);
     Ok(())
 }

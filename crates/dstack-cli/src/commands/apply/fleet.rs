@@ -217,6 +217,7 @@ fn print_plan(ui: &Ui, fleet: &FleetPlan) {
     } else if fleet.spec.configuration.ssh_config.is_none() {
         plan::no_offers(ui);
     }
+    plan::notices(ui, &fleet.notices);
 }
 
 fn properties(plan: &FleetPlan) -> Table {

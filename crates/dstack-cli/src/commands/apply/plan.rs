@@ -24,7 +24,7 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
         } else {
             no_offers(ui);
         }
-        notices(ui, plan);
+        notices(ui, &plan.notices);
         return;
     }
     offers::print(
@@ -41,16 +41,23 @@ pub(crate) fn print(ui: &Ui, plan: &RunPlan, job: &JobPlan, max_offers: i64, no_
         ui.say(Text::new().secondary(note));
     }
     ui.blank();
-    notices(ui, plan);
+    notices(ui, &plan.notices);
 }
 
-/// Says what will not be as the configuration says.
-fn notices(ui: &Ui, plan: &RunPlan) {
-    for notice in &plan.notices {
+/// Says what will not be as the configuration says, and what is missing of the offers.
+pub(crate) fn notices(ui: &Ui, notices: &[String]) {
+    for notice in notices {
         ui.say(Text::new().role(Role::Warning, format!("Note: {notice}")));
     }
-    if !plan.notices.is_empty() {
+    if !notices.is_empty() {
         ui.blank();
+    }
+}
+
+/// Says it beside output that programs read.
+pub(crate) fn notices_beside(ui: &Ui, notices: &[String]) {
+    for notice in notices {
+        ui.complain(Text::new().role(Role::Warning, format!("Note: {notice}")));
     }
 }
 

@@ -189,3 +189,6 @@ impl Future for Question {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! In virtual time.
+#![allow(clippy::unwrap_used, clippy::panic)] // tests
+
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use dstack_compute::config::{BackendConfig, SplitConfig};
+use dstack_compute::{BackendKind, Capabilities, ComputeError, ConfigureError, Owned, Removal};
+use dstack_model::profiles::Profile;
+use serde_json::json;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::*;
+
+/// A cloud with one offer, or none.
+#[derive(Debug)]
+struct Cloud {
+    kind: BackendType,
+    /// Until it answers; unset: it never does.
+    delay: Option<Duration>,
+    answer: std::result::Result<Vec<Offer>, ComputeError>,
+    /// How often it was asked, and how often it has answered.
+    asked: AtomicUsize,
+    answered: AtomicUsize,
+}
+
+impl Cloud {
+    fn new(
+        kind: BackendType,
+        delay: Option<Duration>,
+        answer: std::result::Result<Vec<Offer>, ComputeError>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            kind,
+            delay,
+            answer,
+            asked: AtomicUsize::new(0),
+            answered: AtomicUsize::new(0),
+        })
+    }
+
+    /// With an offer that it tells after so many seconds.
+    fn after(kind: BackendType, seconds: f64) -> Arc<Self> {
+        Self::new(
+            kind,
+            Some(Duration::from_secs_f64(seconds)),
+            Ok(vec![offer(kind)]),
+        )
+    }
+
+    fn silent(kind: BackendType) -> Arc<Self> {
+        Self::new(kind, None, Ok(Vec::new()))
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (
+            self.asked.load(Ordering::SeqCst),
+            self.answered.load(Ordering::SeqCst),
+        )
+    }
+}
+
+fn offer(kind: BackendType) -> Offer {
+    serde_json::from_value(json!({
+        "backend": kind, "region": "here", "price": 1.0, "availability": "available",
+        "instance": {"name": "size", "resources": {"cpus": 8, "memory_mib": 32768, "gpus": [], "spot": false}},
+    }))
+    .unwrap()
+}
+
+#[async_trait]
+impl BackendKind for Cloud {
+    fn kind(&self) -> BackendType {
+        self.kind
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            create_instance: true,
+            ..Capabilities::default()
+        }
+    }
+
+    async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {
+        Ok(config.split())
+    }
+
+    fn open(&self, _: &SplitConfig) -> std::result::Result<Arc<dyn Backend>, ComputeError> {
+        Err(ComputeError::Unsupported("opening"))
+    }
+}
+
+#[async_trait]
+impl Backend for Cloud {
+    fn backend_kind(&self) -> &dyn BackendKind {
+        self
+    }
+
+    async fn offers(&self, _: &Requirements) -> std::result::Result<Vec<Offer>, ComputeError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match self.delay {
+            Some(delay) => sleep(delay).await,
+            None => pending().await,
+        }
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        self.answer.clone()
+    }
+
+    async fn inventory(&self) -> std::result::Result<Vec<Owned>, ComputeError> {
+        panic!("only offers are asked for")
+    }
+
+    async fn remove_owned(&self, _: &Owned) -> std::result::Result<Removal, ComputeError> {
+        panic!("a plan changes nothing")
+    }
+}
+
+fn source(clouds: &[&Arc<Cloud>], late: &LateOffers) -> OfferSource {
+    let backends = clouds.iter().map(|cloud| Arc::clone(cloud) as Arc<dyn Backend>);
+    OfferSource {
+        project: ProjectId::new(Uuid::nil()),
+        backends: backends.collect(),
+        answers: Vec::new(),
+        late: late.clone(),
+        deadline: Instant::now() + PATIENCE,
+    }
+}
+
+/// Of anything.
+fn query(max_price: f64) -> Query {
+    let requirements = json!({"resources": {}, "max_price": max_price});
+    Query::new(&Profile::default(), serde_json::from_value(requirements).unwrap())
+}
+
+/// Types of the backends whose offers are told, and after how many seconds.
+async fn told(source: &mut OfferSource, query: &Query) -> (Vec<&'static str>, f64) {
+    let begun = Instant::now();
+    let offers = source.offers(query, None).await;
+    let kinds = offers.iter().map(|offer| offer.backend.as_str()).collect();
+    (kinds, begun.elapsed().as_secs_f64())
+}
+
+const LATE: &str =
+    "it has not answered within 2.5 s. They are shown as soon as it has: ask again in a moment";
+
+#[tokio::test(start_paused = true)]
+async fn backends_that_are_late_or_fail_are_left_out_and_named() {
+    let (aws, lambda) = (
+        Cloud::after(BackendType::Aws, 1.0),
+        Cloud::silent(BackendType::Lambda),
+    );
+    let refused = Err(ComputeError::Unclear("the key is refused".to_owned()));
+    let vultr = Cloud::new(BackendType::Vultr, Some(Duration::ZERO), refused);
+    let mut source = source(&[&aws, &lambda, &vultr], &LateOffers::default());
+    assert_eq!(told(&mut source, &query(9.0)).await, (vec!["aws"], 2.5));
+    let missing: Vec<String> = source.missing().into_iter().collect();
+    assert_eq!(missing[0], format!("The offers of lambda are missing: {LATE}"));
+    assert!(
+        missing[1].starts_with("The offers of vultr are missing: "),
+        "{missing:?}"
+    );
+    assert!(missing[1].contains("the key is refused"), "{missing:?}");
+    assert_eq!(missing.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_with_many_questions_waits_no_longer_than_one_with_one() {
+    let clouds = [
+        Cloud::after(BackendType::Aws, 0.0),
+        Cloud::silent(BackendType::Lambda),
+    ];
+    let mut source = source(&[&clouds[0], &clouds[1]], &LateOffers::default());
+    let begun = Instant::now();
+    for max_price in [1.0, 2.0, 3.0, 1.0] {
+        assert_eq!(source.offers(&query(max_price), None).await.len(), 1);
+    }
+    assert_eq!(begun.elapsed().as_secs_f64(), 2.5);
+    assert_eq!(source.missing().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nothing_is_offered_backends_have_all_their_time() {
+    let none = Cloud::new(BackendType::Aws, Some(Duration::ZERO), Ok(Vec::new()));
+    let slow = Cloud::after(BackendType::Lambda, 7.0);
+    let late = LateOffers::default();
+    let mut both = source(&[&none, &slow], &late);
+    assert_eq!(told(&mut both, &query(9.0)).await, (vec!["lambda"], 7.0));
+    assert!(both.missing().is_empty());
+    let silent = Cloud::silent(BackendType::Vultr);
+    let mut alone = source(&[&none, &silent], &late);
+    assert_eq!(told(&mut alone, &query(9.0)).await, (vec![], 20.0));
+    let missing: Vec<String> = alone.missing().into_iter().collect();
+    assert_eq!(
+        missing,
+        ["The offers of vultr are missing: it has not answered within 20 s"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_late_is_waited_for_beside_the_plan_and_once() {
+    let (aws, lambda) = (
+        Cloud::after(BackendType::Aws, 0.0),
+        Cloud::after(BackendType::Lambda, 6.0),
+    );
+    let late = LateOffers::default();
+    for asked in 1..=3 {
+        let mut source = source(&[&aws, &lambda], &late);
+        assert_eq!(told(&mut source, &query(9.0)).await.0, ["aws"]);
+        assert_eq!(lambda.counts().0, asked);
+    }
+    sleep(Duration::from_secs(10)).await;
+    // The first and, after its answer, the third are waited for, while the second was given up.
+    assert_eq!(lambda.counts(), (3, 2));
+}
