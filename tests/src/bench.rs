@@ -1,6 +1,7 @@
 //! Measuring our programs and the reference's, one after the other on the same machine.
 
 mod clouds;
+mod first_plans;
 mod hosts;
 mod live;
 mod machines;

@@ -1,10 +1,9 @@
-//! Many machines of a cloud that answers at once: how soon all of them are asked for, and asked to end; and how soon there is a
-//! plan for it while another cloud takes half a minute for each answer.
+//! Many machines of a cloud that answers at once: how soon all of them are asked for, and asked to end.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_cloudrift::{CloudRift, Times};
 use serde_json::json;
@@ -12,7 +11,6 @@ use serde_json::json;
 use super::measures::{Figure, figure, ours_only};
 use super::report::Unit;
 use super::subject::Subject;
-use crate::load::Latency;
 use crate::server::Server;
 
 const MACHINES: usize = 200;
@@ -25,16 +23,9 @@ const KEY: &str = "key";
 /// A size of the catalogue, and a data center that has it.
 const SIZE: (&str, &str) = ("rtx49-10c.1", "us-east-nc-nr-1");
 
-/// Of each answer of the slow cloud.
-const SLOW: Duration = Duration::from_secs(30);
-/// Plans that are asked for one after another.
-const PLANS: usize = 20;
-
 pub(super) fn clouds(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
-    let mut figures = Vec::from(many_machines(subject)?);
-    figures.extend(beside_a_slow_one(subject)?);
-    Ok(figures)
+    many_machines(subject).map(Vec::from)
 }
 
 /// A cloud that has one size of machines, and the setting by which a server takes it for CloudRift.
@@ -90,94 +81,9 @@ fn many_machines(subject: &Subject) -> Result<[Figure; 2]> {
     ])
 }
 
-fn beside_a_slow_one(subject: &Subject) -> Result<[Figure; 3]> {
-    let alone = {
-        let (_cloud, endpoint) = cloud();
-        let server = subject
-            .server()
-            .variable("DSTACK_SERVER_BACKEND_ENDPOINTS", endpoint)
-            .start()?;
-        add_fast(&server)?;
-        plan_times(&server)?
-    };
-    let (_cloud, endpoint) = cloud();
-    let slow = axum::Router::new().fallback(async || {
-        tokio::time::sleep(SLOW).await;
-        axum::http::StatusCode::SERVICE_UNAVAILABLE
-    });
-    let endpoints = format!("{endpoint},lambda=http://{}/api/v1", serve(slow));
-    // It is in the file, so that it is there without having been asked whether the key is right.
-    let server = subject
-        .server()
-        .variable("DSTACK_SERVER_BACKEND_ENDPOINTS", endpoints)
-        .config(
-            "projects:\n- name: main\n  backends:\n\
-             \x20 - {type: cloudrift, creds: {type: api_key, api_key: key}}\n\
-             \x20 - {type: lambda, creds: {type: api_key, api_key: key}}\n",
-        )
-        .start()?;
-    let beside = plan_times(&server)?;
-    let name = "one cloud";
-    Ok([
-        figure(
-            format!("a plan of {name}, p50"),
-            Unit::Seconds,
-            "–",
-            alone.rest.p50,
-        ),
-        figure(
-            format!(
-                "a plan of {name} beside another that takes {} s an answer, p50",
-                SLOW.as_secs()
-            ),
-            Unit::Seconds,
-            "no more",
-            beside.rest.p50,
-        ),
-        figure(
-            format!(
-                "the first plan beside a cloud that takes {} s an answer",
-                SLOW.as_secs()
-            ),
-            Unit::Seconds,
-            "≤ 3 s",
-            beside.first,
-        ),
-    ])
-}
-
 fn add_fast(server: &Server) -> Result<()> {
     let config = json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": KEY}});
     server.get("/api/project/main/backends/create", &config).map(drop)
-}
-
-/// In seconds.
-struct PlanTimes {
-    first: f64,
-    rest: Latency,
-}
-
-/// Of plans for the fast cloud's machine.
-fn plan_times(server: &Server) -> Result<PlanTimes> {
-    let configuration = json!({"type": "task", "commands": ["true"], "resources": {"gpu": {"count": 1}}});
-    let spec = json!({"run_name": "plan", "configuration": configuration});
-    let request = json!({"run_spec": spec, "for_offers_only": true});
-    let mut times = Vec::new();
-    for _ in 0..=PLANS {
-        let begun = Instant::now();
-        let plan = server.get("/api/project/main/runs/get_plan", &request)?;
-        times.push(begun.elapsed().as_secs_f64());
-        let offers = plan["job_plans"][0]["offers"].as_array().context("no offers")?;
-        ensure!(
-            offers.iter().any(|offer| offer["backend"] == "cloudrift"),
-            "the fast cloud is missing in the plan"
-        );
-    }
-    let first = times.remove(0);
-    Ok(PlanTimes {
-        first,
-        rest: Latency::of(times),
-    })
 }
 
 fn apply(server: &Server, name: &str, nodes: usize) -> Result<()> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::clouds::clouds;
+use super::first_plans::first_plans;
 use super::hosts::{connected, hosts};
 use super::live::live;
 use super::overload::overload;
@@ -38,7 +39,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 27] = [
+pub const ALL: [(&str, Measure); 28] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -65,6 +66,7 @@ pub const ALL: [(&str, Measure); 27] = [
     ("hosts: connected", connected),
     ("scale", scale),
     ("clouds", clouds),
+    ("clouds: first plans", first_plans),
     ("postgres", submissions_on_postgres),
 ];
 
