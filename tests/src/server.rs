@@ -232,13 +232,7 @@ impl Server {
     }
 
     fn memory_bytes(&self, field: &str) -> Result<f64> {
-        let pid = self.pid().context("the server is not running")?;
-        let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(field))
-            .with_context(|| format!("no {field}"))?;
-        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+        memory_bytes(self.pid().context("the server is not running")?, field)
     }
 
     /// What the server has printed since its last start.
@@ -347,6 +341,24 @@ pub fn eventually<T>(
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The resident memory of a process.
+///
+/// # Errors
+/// There is no such process.
+pub fn resident_bytes(pid: u32) -> Result<f64> {
+    memory_bytes(pid, "VmRSS:")
+}
+
+/// A field of what the kernel says of a process.
+fn memory_bytes(pid: u32, field: &str) -> Result<f64> {
+    let status = fs_err::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field))
+        .with_context(|| format!("no {field}"))?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
 }
 
 /// Sends a signal, by its name without SIG.

@@ -2,7 +2,8 @@
 //! of its own, and an agent that answers. Their shells run nothing: to every script they say all that a good host would.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,11 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncWrite, AsyncWriteExt as
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+use super::services::hello;
+
+/// Of a service that all of them run.
+pub(super) const SERVICE_PORT: u16 = 8000;
+
 /// How often an agent says that it lives.
 const TICK: Duration = Duration::from_secs(5);
 
@@ -28,8 +34,10 @@ const TICK: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Machines {
     addresses: Vec<Ipv4Addr>,
+    /// Of SSH, at all addresses.
     port: u16,
     key: PrivateKey,
+    sessions: Arc<AtomicUsize>,
     _runtime: Runtime,
 }
 
@@ -41,23 +49,41 @@ impl Machines {
             .enable_all()
             .build()?;
         let addresses = (0..count).map(address).collect::<Result<Vec<_>>>()?;
+        let sessions = Arc::default();
         let port = {
             let _inside = runtime.enter();
-            runtime.block_on(serve_all(&addresses))?
+            runtime.block_on(serve_all(&addresses, &sessions))?
         };
         Ok(Self {
             addresses,
             port,
             key: new_key()?,
+            sessions,
             _runtime: runtime,
         })
+    }
+
+    /// Where SSH reaches them.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let port = self.port;
+        self.addresses.iter().map(move |address| (*address, port).into())
+    }
+
+    /// The private key that they take, as any other, in OpenSSH's format.
+    pub(super) fn private_key(&self) -> Result<String> {
+        Ok(self.key.to_openssh(LineEnding::LF)?.to_string())
+    }
+
+    /// How many SSH connections were made to them.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
     }
 
     /// The fleet `lab` of the first so many.
     pub(super) fn fleet(&self, count: usize) -> Result<Value> {
         let hosts = self.addresses.iter().take(count);
         let hosts: Vec<String> = hosts.map(Ipv4Addr::to_string).collect();
-        let key = json!({"public": self.key.public_key().to_openssh()?, "private": self.key.to_openssh(LineEnding::LF)?.as_str()});
+        let key = json!({"public": self.key.public_key().to_openssh()?, "private": self.private_key()?});
         let ssh = json!({"user": "root", "port": self.port, "ssh_key": key, "hosts": hosts});
         // Jobs would be processes: there is no container engine.
         let env = json!({"DSTACK_SHIM_RUNTIME": "process"});
@@ -79,7 +105,7 @@ pub(super) fn new_key() -> Result<PrivateKey> {
 }
 
 /// Listens at all addresses, on the port that the first gets.
-async fn serve_all(addresses: &[Ipv4Addr]) -> Result<u16> {
+async fn serve_all(addresses: &[Ipv4Addr], sessions: &Arc<AtomicUsize>) -> Result<u16> {
     let mut port = 0;
     for (number, address) in addresses.iter().enumerate() {
         let listener = TcpListener::bind((*address, port)).await;
@@ -93,8 +119,10 @@ async fn serve_all(addresses: &[Ipv4Addr]) -> Result<u16> {
             number,
             gate: Mutex::default(),
         });
+        let sessions = Arc::clone(sessions);
         task::spawn("machine", async move {
             while let Ok((stream, _)) = listener.accept().await {
+                sessions.fetch_add(1, Ordering::Relaxed);
                 let client = Client {
                     machine: Arc::clone(&machine),
                     scripts: HashMap::new(),
@@ -207,12 +235,17 @@ impl server::Handler for Client {
         &mut self,
         channel: Channel<Msg>,
         _: &str,
-        _: u32,
+        port: u32,
         _: &str,
         _: u32,
         reply: ChannelOpenHandle,
         _: &mut Session,
     ) -> Result<(), Self::Error> {
+        if port == u32::from(SERVICE_PORT) {
+            reply.accept().await;
+            task::spawn("service", hello(channel.into_stream()));
+            return Ok(());
+        }
         let Some(gate) = self.machine.agent() else {
             reply.reject(ChannelOpenFailure::ConnectFailed).await;
             return Ok(());

@@ -17,7 +17,7 @@ use super::plans::plans;
 use super::report::Unit;
 use super::scale::scale;
 use super::services::{
-    bodies, latency, many, models, services, sockets, streams, through_gateway, through_server,
+    bodies, gateway, latency, many, models, services, sockets, streams, through_gateway, through_server,
 };
 use super::subject::Subject;
 use crate::hostile::Hostile;
@@ -39,7 +39,7 @@ pub type Measure = fn(&Subject, usize) -> Result<Vec<Figure>>;
 
 /// All measures, in the order of the table. Those the reference cannot take part in come last, and after all of them that of
 /// PostgreSQL, which goes on to clean up behind it for minutes.
-pub const ALL: [(&str, Measure); 28] = [
+pub const ALL: [(&str, Measure); 29] = [
     ("cli", cli),
     ("start", start),
     ("small", small_answers),
@@ -61,6 +61,7 @@ pub const ALL: [(&str, Measure); 28] = [
     ("services-ssh: server", through_server),
     ("services-ssh: gateway", through_gateway),
     ("services-many", many),
+    ("services-gateway", gateway),
     ("live", live),
     ("hosts", hosts),
     ("hosts: connected", connected),

@@ -3,6 +3,7 @@
 
 mod added;
 mod bodies;
+mod gateway;
 mod latency;
 mod many;
 mod models;
@@ -18,7 +19,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use self::nginx::Nginx;
-use self::upstream::{hello, serve};
+use self::upstream::{hello_at_once, serve};
 use super::measures::{Figure, figure, ours_only};
 use super::report::Unit;
 use super::subject::Subject;
@@ -27,12 +28,14 @@ use crate::runs::{TEST_TIMEOUT, submit};
 use crate::server::{Server, TOKEN, eventually};
 
 pub(super) use self::bodies::bodies;
+pub(super) use self::gateway::gateway;
 pub(super) use self::latency::latency;
 pub(super) use self::many::many;
 pub(super) use self::models::models;
 pub(super) use self::sockets::sockets;
 pub(super) use self::ssh::{through_gateway, through_server};
 pub(super) use self::streams::streams;
+pub(super) use self::upstream::hello;
 
 const LOAD: Load = Load {
     clients: 16,
@@ -47,7 +50,7 @@ const ROUNDS: usize = 3;
 
 pub(super) fn services(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
-    let port = serve(hello)?;
+    let port = serve(hello_at_once)?;
     let nginx = Nginx::start(port, "")?;
     let server = serving(subject, port, &json!({}))?;
     let mut ours = Vec::new();

@@ -13,7 +13,7 @@ use crate::server::Setup;
 pub struct Subject {
     pub program: PathBuf,
     /// Our agent; the reference has none of its own to start here.
-    agent: Option<PathBuf>,
+    pub agent: Option<PathBuf>,
     /// The Python the reference is installed in.
     pub python: Option<PathBuf>,
 }

@@ -26,7 +26,7 @@ struct Args {
     only_reference: bool,
     /// Take only the measures whose name contains this: cli, start, small, submit, list, postgres, overload,
     /// hostile, plan, restart, memory, process, docker, services, services-bodies, services-models, services-streams,
-    /// services-sockets, services-latency, services-ssh, services-many, live, hosts, scale, clouds
+    /// services-sockets, services-latency, services-ssh, services-many, services-gateway, live, hosts, scale, clouds
     filter: Option<String>,
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::added::{Round, figures};
-use super::upstream::{hello, serve};
+use super::upstream::{hello_at_once, serve};
 use super::{PATH, ROUNDS, serving};
 use crate::bench::measures::{Figure, ours_only};
 use crate::bench::subject::Subject;
@@ -21,7 +21,7 @@ const PACE: Pace = Pace {
 
 pub(in crate::bench) fn latency(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
     ours_only(subject)?;
-    let port = serve(hello)?;
+    let port = serve(hello_at_once)?;
     let server = serving(subject, port, &json!({}))?;
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
 use anyhow::Result;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::hosts::Host;
@@ -74,8 +74,13 @@ where
 }
 
 /// Answers every request without a body with the same few bytes.
-pub(super) async fn hello(mut stream: TcpStream) -> Result<()> {
+pub(super) async fn hello_at_once(stream: TcpStream) -> Result<()> {
     stream.set_nodelay(true)?;
+    hello(stream).await
+}
+
+/// The same, on any stream.
+pub(in crate::bench) async fn hello(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<()> {
     let mut heads = Vec::with_capacity(4096);
     while stream.read_buf(&mut heads).await? > 0 {
         // One request at a time on a connection.
