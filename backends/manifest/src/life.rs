@@ -50,13 +50,14 @@ pub struct Choice {
 }
 
 /// Makes a machine as a manifest says, looks at it and removes it; `tell` gets each step when it is over. Ends what it made whatever
-/// happens, also when `stop` is ready. Returns whether everything is as it has to be.
+/// happens, also when somebody wants it to stop (`stop` returns once for each time); who wants that once more does not wait until
+/// it is gone, and is told what to look for. Returns whether everything is as it has to be.
 pub async fn check_life(
     env: &Env,
     manifest: &Manifest,
     fields: &[(String, String)],
     choice: &Choice,
-    stop: impl Future<Output = ()>,
+    mut stop: impl AsyncFnMut(),
     tell: &mut dyn FnMut(&Finding),
 ) -> bool {
     let mut report = Report { tell, is_right: true };
@@ -77,12 +78,17 @@ pub async fn check_life(
     let place = Mutex::new(None);
     tokio::select! {
         () = life.be_made(&place, &mut report) => {}
-        () = stop => {
-            report.wrong("interrupted", "what was made is removed");
+        () = stop() => {
+            report.wrong("interrupted", "what was made is removed; who does not want to wait for that interrupts once more");
         }
     }
     let place = place.into_inner().unwrap_or_else(PoisonError::into_inner);
-    life.be_removed(place, &mut report).await;
+    tokio::select! {
+        () = life.be_removed(place, &mut report) => {}
+        () = stop() => {
+            report.wrong("removal interrupted", life.to_be_removed("it is not known to be gone"));
+        }
+    }
     report.is_right
 }
 
@@ -461,9 +467,7 @@ impl Life<'_> {
                 Ok(()) => report.right(step, "gone"),
                 Err(_) => {
                     let last = last.into_inner().unwrap_or_else(PoisonError::into_inner);
-                    let name = self.want.marks.name(usize::MAX);
-                    let text = format!("look for {name} at {} and remove it: {last}", self.manifest.title);
-                    report.wrong(step, text)
+                    report.wrong(step, self.to_be_removed(&last))
                 }
             };
         }
@@ -472,6 +476,15 @@ impl Life<'_> {
             Ok(left) => report.wrong("inventory", self.rest_is_removed(left).await),
             Err(error) => report.wrong("inventory", error.to_string()),
         };
+    }
+
+    /// What is left to whoever reads it, and why.
+    fn to_be_removed(&self, reason: &str) -> String {
+        let name = self.want.marks.name(usize::MAX);
+        format!(
+            "look for {name} at {} and remove it: {reason}",
+            self.manifest.title
+        )
     }
 
     /// Removes what is left by the ids of the lists; what became of it.

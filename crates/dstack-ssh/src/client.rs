@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::channel::{ChannelStream, ExecChannel, ExitStatus};
+use crate::ciphers;
 use crate::error::SshError;
 use crate::inbox::{Event, Inbox};
 
@@ -238,6 +239,7 @@ impl Connection {
             nodelay: true,
             preferred: Preferred {
                 key: hop.algorithms().into(),
+                cipher: ciphers::preferred(),
                 ..Preferred::DEFAULT
             },
             ..client::Config::default()

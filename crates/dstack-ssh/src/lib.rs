@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod channel;
+mod ciphers;
 pub mod client;
 pub mod error;
 pub mod inbox;

@@ -26,7 +26,7 @@ mod with_manifests {
     use dstack_http::{ClientOptions, LazyClient, Redirects};
     use dstack_model::backends::BackendType;
     use dstack_system::{Random, SystemClock, chain};
-    use tokio::signal::unix::{SignalKind, signal};
+    use tokio::signal::unix::{Signal, SignalKind, signal};
 
     use super::{BackendCheckArgs, ExitCode, Ui};
 
@@ -63,21 +63,25 @@ mod with_manifests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| chain(&error).to_string())?;
         let mut tell = |finding: &Finding| ui.say(line(finding));
-        Ok(runtime.block_on(check_life(
-            &env,
-            &manifest,
-            &fields,
-            &choice,
-            interrupted(),
-            &mut tell,
-        )))
+        Ok(runtime.block_on(async {
+            // From the first time on that it is asked: until then there is nothing that would have to be removed.
+            let mut signals = None;
+            let stop = async || interrupted(signals.get_or_insert_with(listen)).await;
+            check_life(&env, &manifest, &fields, &choice, stop, &mut tell).await
+        }))
     }
 
-    /// Until somebody wants it to end: at the terminal, or as whatever runs it for others does.
-    async fn interrupted() {
-        let (Ok(mut interrupt), Ok(mut terminate)) =
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        else {
+    /// What ends a program at the terminal, and what whatever runs it for others sends; `None`: they cannot be heard.
+    type Signals = Option<(Signal, Signal)>;
+
+    fn listen() -> Signals {
+        let heard = |kind| signal(kind).ok();
+        Some((heard(SignalKind::interrupt())?, heard(SignalKind::terminate())?))
+    }
+
+    /// Until somebody wants it to end.
+    async fn interrupted(signals: &mut Signals) {
+        let Some((interrupt, terminate)) = signals else {
             return std::future::pending().await;
         };
         tokio::select! {

@@ -92,7 +92,7 @@ mod lambda {
         let fields = [("api_key".to_owned(), key.to_owned())];
         let mut found = Vec::new();
         let mut tell = |finding: &Finding| found.push(finding.clone());
-        let (manifest, never) = (manifest(text), std::future::pending());
+        let (manifest, never) = (manifest(text), async || std::future::pending().await);
         let is_right = check_life(
             &cloud.env,
             &manifest,
@@ -210,25 +210,41 @@ mod lambda {
         assert!(text.starts_with("creds.api_key: "), "{text}");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn what_was_made_is_ended_when_it_is_interrupted() {
+    /// A life that somebody wants to end after these times, counted from its beginning or from the time before.
+    async fn interrupted(after: &[Duration]) -> (Vec<Finding>, Lambda) {
         let emulator = emulator();
         let cloud = cloud_of(emulator.clone());
         let fields = [("api_key".to_owned(), CANARY.to_owned())];
         let mut found = Vec::new();
         let mut tell = |finding: &Finding| found.push(finding.clone());
-        let stop = tokio::time::sleep(Duration::from_secs(30));
-        let manifest = manifest(LAMBDA);
-        let is_right = check_life(
-            &cloud.env,
-            &manifest,
-            &fields,
-            &Choice::default(),
-            stop,
-            &mut tell,
-        )
-        .await;
+        let mut after = after.iter();
+        let stop = async || match after.next() {
+            Some(after) => tokio::time::sleep(*after).await,
+            None => std::future::pending().await,
+        };
+        let (manifest, choice) = (manifest(LAMBDA), Choice::default());
+        let is_right = check_life(&cloud.env, &manifest, &fields, &choice, stop, &mut tell).await;
         assert!(!is_right);
+        (found, emulator)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_interrupts_the_removal_too_is_told_what_to_look_for() {
+        let (found, emulator) = interrupted(&[Duration::from_secs(30), Duration::ZERO]).await;
+        result(&found, "interrupted").as_ref().unwrap_err();
+        let last = found.last().unwrap();
+        assert_eq!(last.step, "removal interrupted");
+        let text = last.result.as_ref().unwrap_err();
+        assert!(
+            text.starts_with("look for dstack-") && text.contains(" at Lambda"),
+            "{text}"
+        );
+        assert_eq!(emulator.ledger().alive().len(), 1, "{found:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_made_is_ended_when_it_is_interrupted() {
+        let (found, emulator) = interrupted(&[Duration::from_secs(30)]).await;
         result(&found, "interrupted").as_ref().unwrap_err();
         assert_eq!(
             (emulator.ledger().count(), emulator.ledger().alive()),

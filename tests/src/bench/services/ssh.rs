@@ -71,7 +71,7 @@ fn with_host<'a>(subject: &Subject, lab: &'a Lab) -> Result<(Server, Host<'a>)> 
 
 /// Has the whole host, so that the port is the host's.
 fn run(server: &Server) -> Result<()> {
-    let service = json!({"type": "service", "port": PORT, "image": IMAGE, "user": "root", "fleets": ["lab"], "https": false});
+    let service = json!({"type": "service", "port": PORT, "image": IMAGE, "user": "root", "fleets": ["lab"]});
     submit(server, "web", &["sleep 1000000"], &service).map(drop)
 }
 

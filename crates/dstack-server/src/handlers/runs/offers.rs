@@ -21,8 +21,10 @@ use crate::error::{ApiError, Result};
 use crate::late_offers::LateOffers;
 use crate::state::Control;
 
-/// How long a plan waits for backends, those that have something to offer excepted: the others are left out, and named.
+/// How long a plan waits for backends while others have something to offer: those that have not answered are left out, and named.
 const PATIENCE: Duration = Duration::from_millis(2_500);
+/// How long it waits while nothing at all is offered: a plan without offers says that there are none.
+const LONGEST: Duration = Duration::from_secs(20);
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
@@ -31,8 +33,8 @@ pub(in crate::handlers) struct OfferSource {
     backends: Vec<Arc<dyn Backend>>,
     answers: Vec<Answer>,
     late: LateOffers,
-    /// Until when all questions together may take.
-    deadline: Instant,
+    /// When the first question may have been asked.
+    begun: Instant,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,7 @@ impl OfferSource {
             backends: backends.map_err(ApiError::internal)?,
             answers: Vec::new(),
             late: control.late_offers.clone(),
-            deadline: Instant::now() + PATIENCE,
+            begun: Instant::now(),
         })
     }
 
@@ -114,31 +116,31 @@ impl OfferSource {
             .find(|answer| answer.backend == backend && answer.requirements == *requirements)
     }
 
-    /// All at once, those that have not been asked this yet. While nothing at all is offered, they have all the time that backends have:
-    /// a plan without offers says that there are none.
+    /// All at once, those that have not been asked this yet.
     async fn ask(&mut self, places: &[usize], requirements: &Requirements) {
         let mut asked: FuturesUnordered<Question> = places
             .iter()
             .filter(|place| self.known(**place, requirements).is_none())
             .filter_map(|place| Some(Question::new(*place, self.backends.get(*place)?, requirements)))
             .collect();
-        loop {
-            let known = places.iter().filter_map(|place| self.known(*place, requirements));
-            let next = match known.into_iter().any(|answer| !answer.offers().is_empty()) {
-                true => timeout_at(self.deadline, asked.next()).await,
-                false => Ok(asked.next().await),
+        let patience = loop {
+            let mut known = places.iter().filter_map(|place| self.known(*place, requirements));
+            let patience = match known.any(|answer| !answer.offers().is_empty()) {
+                true => PATIENCE,
+                false => LONGEST,
             };
-            match next {
+            // From the beginning of the plan on, however much is asked for it.
+            match timeout_at(self.begun + patience, asked.next()).await {
                 Ok(Some(answer)) => self.answers.push(answer),
                 Ok(None) => return,
-                Err(_) => break,
+                Err(_) => break patience,
             }
-        }
+        };
         for question in asked {
-            self.answers.push(question.unanswered());
-            let kind = self.backends.get(question.backend).map(|backend| backend.kind());
-            if let Some(kind) = kind {
-                self.late.await_answer((self.project, kind), question.answer);
+            self.answers.push(question.unanswered(patience));
+            if let Some(backend) = self.backends.get(question.backend) {
+                self.late
+                    .await_answer((self.project, backend.kind()), question.answer);
             }
         }
     }
@@ -164,9 +166,9 @@ impl Question {
         }
     }
 
-    /// Said meanwhile.
-    fn unanswered(&self) -> Answer {
-        let seconds = PATIENCE.as_secs_f64();
+    /// What is said when it was waited for so long.
+    fn unanswered(&self, patience: Duration) -> Answer {
+        let seconds = patience.as_secs_f64();
         Answer {
             backend: self.backend,
             requirements: self.requirements.clone(),
