@@ -174,23 +174,36 @@ impl Oci {
         let shapes = shapes.into_iter().map(|shape| shape.shape);
         let within_limits: BTreeSet<String> = shapes.filter(|shape| self.is_supported(shape)).collect();
         let shapes: Vec<&String> = within_limits.iter().collect();
-        let mut free = BTreeSet::new();
-        for some in shapes.chunks(SHAPES_OF_REPORT) {
-            let asked: Vec<Value> = some.iter().map(|shape| json!({"instanceShape": shape})).collect();
-            let ask = json!({"compartmentId": self.compartment, "availabilityDomain": name, "shapeAvailabilities": asked});
-            let report: Report = told(
-                self.client
-                    .ask(Service::Core, region, "computeCapacityReports", &ask)
-                    .await,
-            )?;
-            let told = report.shape_availabilities.into_iter();
-            let told = told.filter(|one| one.availability_status == "AVAILABLE");
-            free.extend(told.map(|one| one.instance_shape));
-        }
+        let reports = shapes
+            .chunks(SHAPES_OF_REPORT)
+            .map(|some| self.fetch_free(region, &name, some));
+        let free = try_join_all(reports).await?.into_iter().flatten().collect();
         Ok(Domain {
             name,
             within_limits,
             free,
         })
+    }
+
+    /// Those of so many shapes that are free in an availability domain.
+    async fn fetch_free(
+        &self,
+        region: &str,
+        domain: &str,
+        shapes: &[&String],
+    ) -> Result<Vec<String>, ComputeError> {
+        let asked: Vec<Value> = shapes
+            .iter()
+            .map(|shape| json!({"instanceShape": shape}))
+            .collect();
+        let ask = json!({"compartmentId": self.compartment, "availabilityDomain": domain, "shapeAvailabilities": asked});
+        let report: Report = told(
+            self.client
+                .ask(Service::Core, region, "computeCapacityReports", &ask)
+                .await,
+        )?;
+        let told = report.shape_availabilities.into_iter();
+        let free = told.filter(|one| one.availability_status == "AVAILABLE");
+        Ok(free.map(|one| one.instance_shape).collect())
     }
 }

@@ -29,6 +29,12 @@ impl LateOffers {
             drop(waits);
         });
     }
+
+    /// Whether a backend is waited for.
+    pub(crate) fn is_awaited(&self, backend: BackendOf) -> bool {
+        let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.contains(&backend)
+    }
 }
 
 /// A backend is waited for while this exists.

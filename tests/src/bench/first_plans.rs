@@ -11,7 +11,7 @@ use axum::middleware::{Next, from_fn};
 use dstack_backend_kit::{Emulator as _, serve};
 use dstack_emulator_cloudrift::CloudRift;
 use dstack_emulator_lambda::{Lambda, Size};
-use dstack_emulator_oci::{FINGERPRINT, HOME, KEY, Oci, TENANCY, USER};
+use dstack_emulator_runpod::{Runpod, Size as PodSize};
 use serde_json::{Value, json};
 
 use super::measures::{Figure, figure, ours_only};
@@ -34,7 +34,7 @@ const SLOW: Duration = Duration::from_secs(30);
 const OFFERED: [(&str, &str); 3] = [
     ("cloudrift", "rtx49-10c.1"),
     ("lambda", "gpu_1x_a10"),
-    ("oci", "VM.Standard2.1"),
+    ("runpod", "cpu3c-2-4"),
 ];
 
 pub(super) fn first_plans(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
@@ -77,18 +77,27 @@ impl Clouds {
     fn start(subject: &Subject) -> Result<Clouds> {
         let delays: [Arc<AtomicU64>; 2] = Default::default();
         let key = "key";
-        let [(_, rift), (_, gpu), _] = OFFERED;
+        let [(_, rift), (_, gpu), (_, pod)] = OFFERED;
         let cloudrift = CloudRift::new(key, vec![(rift.to_owned(), "us-east-nc-nr-1".to_owned())]);
         let size = Size {
             name: gpu.to_owned(),
             region: "us-east-1".to_owned(),
         };
         let lambda = Lambda::new(key, vec![size]);
-        let oci = Oci::default();
+        let pod = PodSize {
+            name: pod.to_owned(),
+            place: "EUR-IS-1".to_owned(),
+            gpus: 0,
+            cpus: 2,
+            memory: 4.0,
+            disk: Some(20.0),
+            is_for_clusters: false,
+        };
+        let runpod = Runpod::new(key, vec![pod]);
         let endpoints = format!(
-            "cloudrift=http://{}/api/v1,oci=http://{},lambda=http://{}/api/v1",
+            "cloudrift=http://{}/api/v1,runpod=http://{},lambda=http://{}/api/v1",
             serve(delayed(cloudrift.router(), &delays[0])),
-            serve(delayed(oci.router(), &delays[0])),
+            serve(delayed(runpod.router(), &delays[0])),
             serve(delayed(lambda.router(), &delays[1])),
         );
         let server = subject
@@ -98,8 +107,7 @@ impl Clouds {
         for config in [
             json!({"type": "cloudrift", "creds": {"type": "api_key", "api_key": key}}),
             json!({"type": "lambda", "creds": {"type": "api_key", "api_key": key}}),
-            json!({"type": "oci", "regions": [HOME], "creds": {"type": "client", "user": USER, "tenancy": TENANCY,
-                "fingerprint": FINGERPRINT, "region": HOME, "key_content": KEY}}),
+            json!({"type": "runpod", "regions": ["EUR-IS-1"], "creds": {"type": "api_key", "api_key": key}}),
         ] {
             server.get("/api/project/main/backends/create", &config)?;
         }

@@ -123,26 +123,45 @@ impl OfferSource {
             .filter(|place| self.known(**place, requirements).is_none())
             .filter_map(|place| Some(Question::new(*place, self.backends.get(*place)?, requirements)))
             .collect();
-        let patience = loop {
-            let mut known = places.iter().filter_map(|place| self.known(*place, requirements));
-            let patience = match known.any(|answer| !answer.offers().is_empty()) {
-                true => PATIENCE,
-                false => LONGEST,
-            };
-            // From the beginning of the plan on, however much is asked for it.
+        // From the beginning of the plan on, however much is asked for it.
+        while let Some(patience) = self.patience(places, requirements, &asked) {
             match timeout_at(self.begun + patience, asked.next()).await {
                 Ok(Some(answer)) => self.answers.push(answer),
                 Ok(None) => return,
-                Err(_) => break patience,
-            }
-        };
-        for question in asked {
-            self.answers.push(question.unanswered(patience));
-            if let Some(backend) = self.backends.get(question.backend) {
-                self.late
-                    .await_answer((self.project, backend.kind()), question.answer);
+                Err(_) => break,
             }
         }
+        for question in asked {
+            self.answers.push(question.unanswered());
+            if let Some(backend) = self.backend(&question) {
+                self.late.await_answer(backend, question.answer);
+            }
+        }
+    }
+
+    /// How long a plan waits for these questions; `None`: no longer.
+    fn patience(
+        &self,
+        places: &[usize],
+        requirements: &Requirements,
+        asked: &FuturesUnordered<Question>,
+    ) -> Option<Duration> {
+        let mut known = places.iter().filter_map(|place| self.known(*place, requirements));
+        if !known.any(|answer| !answer.offers().is_empty()) {
+            return Some(LONGEST);
+        }
+        // Who was late for an earlier plan, and has not answered since, keeps nobody waiting.
+        let is_late = |question: &Question| {
+            let backend = self.backend(question);
+            backend.is_none_or(|backend| self.late.is_awaited(backend))
+        };
+        let all_are_late = !asked.is_empty() && asked.iter().all(is_late);
+        (!all_are_late).then_some(PATIENCE)
+    }
+
+    fn backend(&self, question: &Question) -> Option<(ProjectId, BackendType)> {
+        let backend = self.backends.get(question.backend)?;
+        Some((self.project, backend.kind()))
     }
 }
 
@@ -166,15 +185,14 @@ impl Question {
         }
     }
 
-    /// What is said when it was waited for so long.
-    fn unanswered(&self, patience: Duration) -> Answer {
-        let seconds = patience.as_secs_f64();
+    /// What is said meanwhile.
+    fn unanswered(&self) -> Answer {
         Answer {
             backend: self.backend,
             requirements: self.requirements.clone(),
-            offers: Err(format!(
-                "it has not answered within {seconds} s. They are shown as soon as it has: ask again in a moment"
-            )),
+            offers: Err(
+                "it has not answered yet. They are shown as soon as it has: ask again in a moment".to_owned(),
+            ),
         }
     }
 }

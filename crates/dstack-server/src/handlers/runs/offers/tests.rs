@@ -142,8 +142,7 @@ async fn told(source: &mut OfferSource, query: &Query) -> (Vec<&'static str>, f6
     (kinds, begun.elapsed().as_secs_f64())
 }
 
-const LATE: &str =
-    "it has not answered within 2.5 s. They are shown as soon as it has: ask again in a moment";
+const LATE: &str = "it has not answered yet. They are shown as soon as it has: ask again in a moment";
 
 #[tokio::test(start_paused = true)]
 async fn backends_that_are_late_or_fail_are_left_out_and_named() {
@@ -191,12 +190,7 @@ async fn while_nothing_is_offered_backends_have_all_their_time() {
     let silent = Cloud::silent(BackendType::Vultr);
     let mut alone = source(&[&none, &silent], &late);
     assert_eq!(told(&mut alone, &query(9.0)).await, (vec![], 20.0));
-    let missing: Vec<String> = alone.missing().into_iter().collect();
-    assert_eq!(missing.len(), 1);
-    assert!(
-        missing[0].starts_with("The offers of vultr are missing: it has not answered within 20 s"),
-        "{missing:?}"
-    );
+    assert_eq!(alone.missing().len(), 1);
     // All of that time is over.
     assert_eq!(told(&mut alone, &query(8.0)).await, (vec![], 0.0));
 }
@@ -208,12 +202,15 @@ async fn who_is_late_is_waited_for_beside_the_plan_and_once() {
         Cloud::after(BackendType::Lambda, 6.0),
     );
     let late = LateOffers::default();
-    for asked in 1..=3 {
-        let mut source = source(&[&aws, &lambda], &late);
-        assert_eq!(told(&mut source, &query(9.0)).await.0, ["aws"]);
-        assert_eq!(lambda.counts().0, asked);
-    }
+    let mut first = source(&[&aws, &lambda], &late);
+    assert_eq!(told(&mut first, &query(9.0)).await, (vec!["aws"], 2.5));
+    // Until it has answered, others do not wait for it, and are told the same.
+    let mut second = source(&[&aws, &lambda], &late);
+    assert_eq!(told(&mut second, &query(9.0)).await, (vec!["aws"], 0.0));
+    assert_eq!((first.missing(), lambda.counts()), (second.missing(), (2, 0)));
     sleep(Duration::from_secs(10)).await;
-    // The first and, after its answer, the third are waited for, while the second was given up.
-    assert_eq!(lambda.counts(), (3, 2));
+    // The first question was waited for, and the second was not.
+    assert_eq!(lambda.counts(), (2, 1));
+    let mut third = source(&[&aws, &lambda], &late);
+    assert_eq!(told(&mut third, &query(9.0)).await, (vec!["aws"], 2.5));
 }
