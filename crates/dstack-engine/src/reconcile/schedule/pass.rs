@@ -162,9 +162,8 @@ struct Source<'a> {
 
 impl OfferSource for Source<'_> {
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
-        let known = offer_cache::offers(self.ctx, Key::Schedule(self.project), self.project, query)?;
-        let limit = self.ctx.deps.settings.offers_tried;
-        Some(AvailableOffers::select(&known, master, query.volumes(), limit))
+        let asker = Key::Schedule(self.project);
+        offer_cache::available(self.ctx, asker, self.project, query, master)
     }
 }
 
@@ -264,6 +263,7 @@ impl Pass<'_> {
                 let made = self.assignments.make(&snapshot.run, job, &new, &mut self.volumes);
                 return match made {
                     Ok(()) => Ok(()),
+                    Err(_) if new.unanswered.is_some() => Ok(self.wait_for_offers(&[job])),
                     Err(error) => self.refuse_volumes(&[job], &error),
                 };
             }
@@ -284,8 +284,15 @@ impl Pass<'_> {
             .make_group(&snapshot.run, &nodes, &new, &mut self.volumes)
         {
             Ok(()) => Ok(()),
+            Err(_) if new.unanswered.is_some() => Ok(self.wait_for_offers(&nodes)),
             Err(error) => self.refuse_volumes(&nodes, &error),
         }
+    }
+
+    /// What is offered so far is not where volumes of the jobs are that nobody else has: what backends offer that are late may be.
+    fn wait_for_offers(&mut self, jobs: &[&JobRow]) {
+        self.undecided += jobs.len();
+        self.grouped.extend(jobs.iter().map(|job| job.id));
     }
 
     /// The jobs wait for a volume that is being detached. It wakes them in time, if this server drives it.
