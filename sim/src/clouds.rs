@@ -75,6 +75,8 @@ pub struct Delays {
     pub unlisted: Duration,
     /// How long it takes to find out which clouds are configured.
     pub lookup: Duration,
+    /// How long it takes to tell what it offers.
+    pub offers: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +126,10 @@ struct State {
     balancers: balancers::Balancers,
     has_reservations: bool,
     never_ready: BTreeSet<String>,
+    /// The clouds that are configured besides this one.
+    others: Vec<Clouds>,
+    /// Its first machine has this number, so that no two machines of an installation have one.
+    first_number: usize,
 }
 
 impl State {
@@ -136,7 +142,7 @@ impl State {
 
     /// The number of an instance's machine, which its address is made of.
     fn number_of(&mut self, instance: InstanceId) -> usize {
-        let next = self.numbers.len();
+        let next = self.first_number + self.numbers.len();
         *self.numbers.entry(instance).or_insert(next)
     }
 
@@ -152,9 +158,10 @@ impl State {
     }
 }
 
-/// All clouds of an installation: one.
+/// All clouds of an installation: one, unless there is [another](Clouds::add).
 #[derive(Debug, Clone)]
 pub struct Clouds {
+    kind: BackendType,
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     random: Random,
@@ -168,12 +175,32 @@ impl Clouds {
     /// A cloud without offers. Its containers are among `hosts`.
     pub fn new(hosts: Hosts, random: Random) -> Self {
         Self {
+            kind: BackendType::Aws,
             hosts,
             state: Arc::default(),
             changed: Arc::default(),
             random,
             caller: None,
         }
+    }
+
+    /// Another cloud, of a type that the installation does not have yet, and without offers.
+    #[must_use]
+    pub fn add(&self, kind: BackendType) -> Self {
+        const MOST_MACHINES: usize = 1000;
+        self.change(|state| {
+            let first_number = MOST_MACHINES * (state.others.len() + 1);
+            let other = Self {
+                kind,
+                state: Arc::new(Mutex::new(State {
+                    first_number,
+                    ..State::default()
+                })),
+                ..self.clone()
+            };
+            state.others.push(other.clone());
+            other
+        })
     }
 
     /// The same clouds, as they are called by one of several servers.
@@ -204,7 +231,7 @@ impl Clouds {
     pub fn offer(&self, names: &[&str]) {
         let offers = (1_u32..)
             .zip(names)
-            .filter_map(|(price, name)| offer(name, price));
+            .filter_map(|(price, name)| offer(self.kind, name, price));
         self.change(|state| state.offers = offers.collect());
     }
 
@@ -213,7 +240,7 @@ impl Clouds {
         let offers = (1_u32..).zip(names).filter_map(|(price, name)| {
             Some(Offer {
                 instance_runtime: InstanceRuntime::Runner,
-                ..offer(name, price)?
+                ..offer(self.kind, name, price)?
             })
         });
         self.change(|state| state.offers = offers.collect());
@@ -248,7 +275,7 @@ impl Clouds {
                     instance_runtime,
                     region: (*region).into(),
                     availability_zones: Some(zones),
-                    ..offer(name, price)?
+                    ..offer(self.kind, name, price)?
                 })
             });
         self.change(|state| state.offers = offers.collect());
@@ -511,8 +538,8 @@ fn kind(name: &str) -> serde_json::Value {
     json!({"name": name, "resources": resources})
 }
 
-fn offer(name: &str, price: u32) -> Option<Offer> {
-    let offer = json!({"backend": "aws", "instance": kind(name), "region": "here", "price": price,
+fn offer(backend: BackendType, name: &str, price: u32) -> Option<Offer> {
+    let offer = json!({"backend": backend, "instance": kind(name), "region": "here", "price": price,
         "availability": "available"});
     decode_strict(&offer).ok()
 }
@@ -530,7 +557,7 @@ fn address(number: usize) -> String {
 fn place(offer: &Offer, number: usize, instance: InstanceId) -> Option<JobProvisioningData> {
     let address = address(number);
     let is_container = offer.instance_runtime == InstanceRuntime::Runner;
-    let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": instance,
+    let place = json!({"backend": offer.backend, "instance_type": kind(&offer.instance.name), "instance_id": instance,
         "hostname": address, "internal_ip": address, "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
         "dockerized": !is_container, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
@@ -547,18 +574,21 @@ impl Backends for Clouds {
         if state.unreadable {
             return Err(ComputeError::Unclear("the database is away".to_owned()));
         }
-        Ok(if state.gone {
-            Vec::new()
-        } else {
-            vec![Arc::new(self.clone())]
-        })
+        let all = std::iter::once(self).filter(|_| !state.gone).chain(&state.others);
+        let called = |cloud: &Self| Self {
+            caller: self.caller.clone(),
+            ..cloud.clone()
+        };
+        Ok(all
+            .map(|cloud| Arc::new(called(cloud)) as Arc<dyn Backend>)
+            .collect())
     }
 
-    /// One, of which a project can be told that has no other part in simulations.
+    /// One of each cloud, of which a project can be told that has no other part in simulations.
     async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
-        let account = |backend| Account {
-            id: "aws".to_owned(),
-            kind: "aws".to_owned(),
+        let account = |backend: Arc<dyn Backend>| Account {
+            id: backend.kind().to_string(),
+            kind: backend.kind().to_string(),
             backend: Ok(backend),
             projects: vec![AccountProject {
                 id: ProjectId::new(Uuid::nil()),
@@ -570,11 +600,11 @@ impl Backends for Clouds {
     }
 }
 
-/// All projects have the one cloud, however it is configured.
+/// All projects have all clouds, however they are configured.
 #[async_trait]
 impl BackendKind for Clouds {
     fn kind(&self) -> BackendType {
-        BackendType::Aws
+        self.kind
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -610,6 +640,10 @@ impl Backend for Clouds {
     }
 
     async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
+        let takes = self.lock().delays.offers;
+        if takes > Duration::ZERO {
+            tokio::time::sleep(takes).await;
+        }
         self.ask(|state| Ok(state.offers.clone())).await
     }
 

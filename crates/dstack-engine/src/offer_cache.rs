@@ -1,9 +1,9 @@
 //! What clouds offer for the jobs that wait, and for fleets that want instances.
 //!
 //! Nobody waits for a cloud: whoever wants offers takes those that are known, or has them asked for and is woken when they
-//! are there. One cloud that is slow delays nobody for whom others have something: from [`LATE_AFTER`] on what is known so far is the
-//! answer, marked with the backends that are late, each of which changes it when it answers. Those that have not answered by
-//! [`DEADLINE`] offer nothing. Kept in memory only: after a restart they are asked for again.
+//! are there. One cloud that is slow delays nobody for whom others have something: after `LATE_AFTER` what is known so far is the
+//! answer. It says which backends are late, and each of these changes it when it answers; those that have not by `DEADLINE` offer
+//! nothing. Nobody is refused for lack of offers as long as a backend is late. Kept in memory only: after a restart they are asked for again.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,7 +65,9 @@ impl Asked {
 
     /// Whether backends are still to answer.
     fn is_under_way(&self) -> bool {
-        self.answer.as_ref().is_none_or(|(_, answer)| !answer.late.is_empty())
+        self.answer
+            .as_ref()
+            .is_none_or(|(_, answer)| !answer.late.is_empty())
     }
 
     fn outdated(&self, now: Time) -> bool {
@@ -80,13 +82,7 @@ impl OfferCache {
     }
 
     /// What is known of a query; `None` when it is not, and must be asked by the caller if the second is true.
-    fn known(
-        &self,
-        asker: Key,
-        project: ProjectId,
-        query: &Query,
-        now: Time,
-    ) -> (Option<Answer>, bool) {
+    fn known(&self, asker: Key, project: ProjectId, query: &Query, now: Time) -> (Option<Answer>, bool) {
         let mut asked = self.lock();
         asked.retain(|one| !one.outdated(now));
         if let Some(one) = asked.iter_mut().find(|one| one.is(project, query)) {
@@ -122,8 +118,8 @@ impl OfferCache {
     }
 }
 
-/// What of the offers for a query is to be tried, beside `master` if that is given. `None`: nothing that could be is known yet, and `asker`
-/// is woken when more is. Backends that are late may offer more.
+/// What of the offers for a query is to be tried, beside `master` if that is given. `None`: nothing is known yet. `asker` is woken when
+/// something is, and whenever a backend answers that is late.
 pub fn available(
     ctx: &Arc<Context>,
     asker: Key,
@@ -304,7 +300,10 @@ mod tests {
         told.add(0, vec![offer("aws", 2.0)]);
         let some = told.answer(&query);
         assert_eq!(*some.offers, [offer("aws", 2.0), offer("lambda", 2.0)]);
-        assert_eq!((&*some.late, told.is_complete()), (&[BackendType::Gcp][..], false));
+        assert_eq!(
+            (&*some.late, told.is_complete()),
+            (&[BackendType::Gcp][..], false)
+        );
         told.add(1, vec![offer("gcp", 1.0)]);
         assert_eq!(told.answer(&query).offers[0], offer("gcp", 1.0));
         assert!(told.answer(&query).late.is_empty() && told.is_complete());
@@ -329,9 +328,16 @@ mod tests {
             offers: Arc::new(vec![offer("gcp", 1.0), offer("aws", 2.0)]),
             late: [].into(),
         };
-        assert_eq!(cache.answered(PROJECT, &query, at(20), all.clone()), BTreeSet::from([key(2)]));
+        assert_eq!(
+            cache.answered(PROJECT, &query, at(20), all.clone()),
+            BTreeSet::from([key(2)])
+        );
         assert_eq!(known(3, at(19) + FRESH), (Some(all.clone()), false));
-        assert_eq!(cache.answered(PROJECT, &query, at(20), all), BTreeSet::new(), "nobody waits");
+        assert_eq!(
+            cache.answered(PROJECT, &query, at(20), all),
+            BTreeSet::new(),
+            "nobody waits"
+        );
         assert_eq!(known(3, at(20) + FRESH), (None, true));
     }
 

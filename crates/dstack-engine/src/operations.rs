@@ -156,12 +156,7 @@ pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
     });
 }
 
-async fn carry_out(
-    ctx: &Arc<Context>,
-    subject: EntityRef,
-    kind: OperationKind,
-    begun: &Begun,
-) -> Result<()> {
+async fn carry_out(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind, begun: &Begun) -> Result<()> {
     let (mut pause, mut is_kept) = (FIRST_PAUSE, false);
     loop {
         if !ctx.leases.contains(subject) {

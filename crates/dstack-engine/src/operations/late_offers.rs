@@ -101,7 +101,11 @@ mod tests {
         let notes = attempts.then_late(Unanswered::after(&query, &late));
         let next = notes.with_late(offers("gcp"), None).to_json();
         assert!(next.get("unanswered").is_none(), "{next}");
-        let backends = |of: &str| next.pointer(&format!("/{of}/0/backend")).cloned().unwrap_or_default();
+        let backends = |of: &str| {
+            next.pointer(&format!("/{of}/0/backend"))
+                .cloned()
+                .unwrap_or_default()
+        };
         (backends("remaining"), backends("elsewhere"))
     }
 

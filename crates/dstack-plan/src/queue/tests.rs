@@ -475,7 +475,11 @@ impl OfferSource for OneLate<'_> {
     fn offers(&mut self, query: &Query, _: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
         let offers = AvailableOffers::select(&query.select([self.0], None), None, &[], 25);
         let late = BackendType::Gcp;
-        Some(offers.without(if query.asks(late) { &[BackendType::Gcp] } else { &[] }))
+        Some(offers.without(if query.asks(late) {
+            &[BackendType::Gcp]
+        } else {
+            &[]
+        }))
     }
 }
 
