@@ -128,16 +128,16 @@ struct State {
     never_ready: BTreeSet<String>,
     /// The clouds that are configured besides this one.
     others: Vec<Clouds>,
-    /// Its first machine has this number, so that no two machines of an installation have one.
+    /// Its first machine and its first disk have this number, so that no two of an installation have one.
     first_number: usize,
 }
 
 impl State {
     /// The disk of a volume.
-    fn disk(&mut self, volume: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
-        let next = self.disk_numbers.len() + 1;
+    fn disk(&mut self, of: BackendType, volume: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
+        let next = self.first_number + self.disk_numbers.len() + 1;
         let number = *self.disk_numbers.entry(volume).or_insert(next);
-        disk(&format!("vol-{number}"))
+        disk(of, &format!("vol-{number}"))
     }
 
     /// The number of an instance's machine, which its address is made of.
@@ -187,9 +187,9 @@ impl Clouds {
     /// Another cloud, of a type that the installation does not have yet, and without offers.
     #[must_use]
     pub fn add(&self, kind: BackendType) -> Self {
-        const MOST_MACHINES: usize = 1000;
+        const NUMBERS_EACH: usize = 1000;
         self.change(|state| {
-            let first_number = MOST_MACHINES * (state.others.len() + 1);
+            let first_number = NUMBERS_EACH * (state.others.len() + 1);
             let other = Self {
                 kind,
                 state: Arc::new(Mutex::new(State {
@@ -1040,30 +1040,32 @@ impl Lifecycle<Container> for Clouds {
     }
 }
 
-fn disk(id: &str) -> Result<VolumeProvisioningData, ComputeError> {
-    let data = json!({"backend": "aws", "volume_id": id, "size_gb": 100, "price": 8.0});
+fn disk(backend: BackendType, id: &str) -> Result<VolumeProvisioningData, ComputeError> {
+    let data = json!({"backend": backend, "volume_id": id, "size_gb": 100, "price": 8.0});
     decode_strict(&data).map_err(|_| ComputeError::Unsupported("this"))
 }
 
 impl Clouds {
     /// Makes another disk at each call: nothing but its notes keeps the engine from having two.
     async fn make_disk(&self, id: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
+        let kind = self.kind;
         self.order(move |state| {
             if state.full.contains("disk") {
                 return Err(ComputeError::NoCapacity("no disk left".to_owned()));
             }
             state.disks.push((id, Instant::now() + state.delays.unlisted));
             *state.disks_made.entry(id).or_default() += 1;
-            state.disk(id)
+            state.disk(kind, id)
         })
         .await
     }
 
     async fn find_disk(&self, id: VolumeId) -> Result<Option<VolumeProvisioningData>, ComputeError> {
+        let kind = self.kind;
         self.ask(move |state| {
             let is_listed = |(disk, at): &(VolumeId, Instant)| *disk == id && *at <= Instant::now();
             match state.disks.iter().any(is_listed) {
-                true => state.disk(id).map(Some),
+                true => state.disk(kind, id).map(Some),
                 false => Ok(None),
             }
         })
@@ -1106,7 +1108,8 @@ impl Volumes for Clouds {
             AnyVolumeConfiguration::Aws(configuration) => configuration.volume_id.clone(),
             _ => None,
         };
-        self.ask(move |_| disk(&id.unwrap_or_default())).await
+        let kind = self.kind;
+        self.ask(move |_| disk(kind, &id.unwrap_or_default())).await
     }
 
     fn attachments(&self) -> Option<&dyn Lifecycle<Attachment>> {

@@ -263,8 +263,7 @@ impl Pass<'_> {
                 let made = self.assignments.make(&snapshot.run, job, &new, &mut self.volumes);
                 return match made {
                     Ok(()) => Ok(()),
-                    Err(_) if new.unanswered.is_some() => Ok(self.wait_for_offers(&[job])),
-                    Err(error) => self.refuse_volumes(&[job], &error),
+                    Err(error) => self.wait_or_refuse_volumes(&[job], &new, &error),
                 };
             }
             NodesMade::AsOne(offers) => Arc::new(offers),
@@ -284,15 +283,18 @@ impl Pass<'_> {
             .make_group(&snapshot.run, &nodes, &new, &mut self.volumes)
         {
             Ok(()) => Ok(()),
-            Err(_) if new.unanswered.is_some() => Ok(self.wait_for_offers(&nodes)),
-            Err(error) => self.refuse_volumes(&nodes, &error),
+            Err(error) => self.wait_or_refuse_volumes(&nodes, &new, &error),
         }
     }
 
-    /// What is offered so far is not where volumes of the jobs are that nobody else has: what backends offer that are late may be.
-    fn wait_for_offers(&mut self, jobs: &[&JobRow]) {
+    /// Nothing that is offered is where all jobs have their volumes. What backends offer that are late may be: then it is waited for.
+    fn wait_or_refuse_volumes(&mut self, jobs: &[&JobRow], new: &NewInstance, error: &str) -> Result<()> {
+        if new.unanswered.is_none() {
+            return self.refuse_volumes(jobs, error);
+        }
         self.undecided += jobs.len();
         self.grouped.extend(jobs.iter().map(|job| job.id));
+        Ok(())
     }
 
     /// The jobs wait for a volume that is being detached. It wakes them in time, if this server drives it.
