@@ -211,6 +211,18 @@ impl Clouds {
         }
     }
 
+    /// This cloud and those that were added to it, as they are called by the same server.
+    pub(crate) fn all(&self) -> Vec<Self> {
+        let others = self.lock().others.clone();
+        let of_caller = |cloud| Self {
+            caller: self.caller.clone(),
+            ..cloud
+        };
+        std::iter::once(self.clone())
+            .chain(others.into_iter().map(of_caller))
+            .collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -570,17 +582,12 @@ impl Backends for Clouds {
         if lookup > Duration::ZERO {
             tokio::time::sleep(lookup).await;
         }
-        let state = self.lock();
-        if state.unreadable {
+        if self.lock().unreadable {
             return Err(ComputeError::Unclear("the database is away".to_owned()));
         }
-        let all = std::iter::once(self).filter(|_| !state.gone).chain(&state.others);
-        let called = |cloud: &Self| Self {
-            caller: self.caller.clone(),
-            ..cloud.clone()
-        };
-        Ok(all
-            .map(|cloud| Arc::new(called(cloud)) as Arc<dyn Backend>)
+        let configured = self.all().into_iter().filter(|cloud| !cloud.lock().gone);
+        Ok(configured
+            .map(|cloud| Arc::new(cloud) as Arc<dyn Backend>)
             .collect())
     }
 

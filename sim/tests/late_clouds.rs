@@ -11,7 +11,7 @@ use dstack_model::backends::BackendType;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::runs::{JobTerminationReason, RunStatus};
 use dstack_sim::clouds::{Clouds, Delays};
-use dstack_sim::{World, invariants, killed_everywhere};
+use dstack_sim::{Script, World, invariants, killed_everywhere};
 use dstack_store::EngineStore;
 use dstack_store::rows::RunRow;
 use serde_json::{Value, json};
@@ -223,6 +223,61 @@ async fn nodes_that_are_made_as_one_are_asked_of_the_cloud_that_was_late_and_oth
     let run = world.submit(&engine, "apart", &nodes).await.unwrap();
     assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Failed);
     assert_eq!((world.clouds.asked().len(), late.asked().len()), (2, 1));
+}
+
+/// What is attached, by the names of the volumes.
+fn taken(world: &World) -> Vec<String> {
+    let rows = world.store.tables().attachments.into_values();
+    rows.map(|row| row.name).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_with_a_volume_in_each_cloud_takes_the_one_of_the_cloud_that_was_late() {
+    let (world, late, engine) = world(10, &["small"], &["large"], 8 * SECOND).await;
+    world.clouds.full(&["small"]);
+    for (name, backend) in [("first", "aws"), ("second", "gcp")] {
+        let there = json!({"backend": backend});
+        world.made_volume(&engine, name, &there).await.unwrap();
+    }
+    let long = Script {
+        lines: 1000,
+        ..Script::default()
+    };
+    world.hosts.script("train", long);
+    let mounts = json!([{"name": ["first", "second"], "path": "/data"}]);
+    let wants = json!({"fleets": ["cloud"], "volumes": mounts});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    world.running(&run, MINUTE).await.unwrap();
+    assert_eq!((world.clouds.asked().len(), late.asked().len()), (1, 1));
+    assert_eq!(taken(&world), ["second"], "the other is free");
+    assert_eq!(late.attached().len(), 1);
+}
+
+/// Of what is offered at first only the first node has a volume.
+#[tokio::test(start_paused = true)]
+async fn nodes_whose_volumes_are_in_the_cloud_that_is_late_are_not_refused_before_it_answers() {
+    let (world, late) = clouds(11, &[], &[], 8 * SECOND).await;
+    for (cloud, offered) in [(&world.clouds, "small"), (&late, "large")] {
+        cloud.makes_groups();
+        cloud.offer_containers(&[offered]);
+    }
+    world.cloud_fleet("cloud", "0..4").await.unwrap();
+    let engine = world.start().await.unwrap();
+    for (name, backend, region) in [
+        ("prompt-0", "aws", "here"),
+        ("prompt-1", "aws", "elsewhere"),
+        ("late-0", "gcp", "here"),
+        ("late-1", "gcp", "here"),
+    ] {
+        let there = json!({"backend": backend, "region": region});
+        world.made_volume(&engine, name, &there).await.unwrap();
+    }
+    let names = ["prompt", "late"].map(|cloud| format!("{cloud}-${{{{ dstack.node_rank }}}}"));
+    let mounts = json!([{"name": names, "path": "/data"}]);
+    let wants = json!({"fleets": ["cloud"], "nodes": 2, "volumes": mounts});
+    let run = world.submit(&engine, "train", &wants).await.unwrap();
+    assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!((world.clouds.asked().len(), late.asked().len()), (0, 1));
 }
 
 /// One server dies there, another goes on.
