@@ -75,6 +75,8 @@ pub struct Delays {
     pub unlisted: Duration,
     /// How long it takes to find out which clouds are configured.
     pub lookup: Duration,
+    /// How long it takes to tell what it offers.
+    pub offers: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -124,19 +126,23 @@ struct State {
     balancers: balancers::Balancers,
     has_reservations: bool,
     never_ready: BTreeSet<String>,
+    /// The clouds that are configured besides this one.
+    others: Vec<Clouds>,
+    /// Its first machine and its first disk have this number, so that no two of an installation have one.
+    first_number: usize,
 }
 
 impl State {
     /// The disk of a volume.
-    fn disk(&mut self, volume: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
-        let next = self.disk_numbers.len() + 1;
+    fn disk(&mut self, of: BackendType, volume: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
+        let next = self.first_number + self.disk_numbers.len() + 1;
         let number = *self.disk_numbers.entry(volume).or_insert(next);
-        disk(&format!("vol-{number}"))
+        disk(of, &format!("vol-{number}"))
     }
 
     /// The number of an instance's machine, which its address is made of.
     fn number_of(&mut self, instance: InstanceId) -> usize {
-        let next = self.numbers.len();
+        let next = self.first_number + self.numbers.len();
         *self.numbers.entry(instance).or_insert(next)
     }
 
@@ -152,9 +158,10 @@ impl State {
     }
 }
 
-/// All clouds of an installation: one.
+/// All clouds of an installation: one, unless there is [another](Clouds::add).
 #[derive(Debug, Clone)]
 pub struct Clouds {
+    kind: BackendType,
     state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     random: Random,
@@ -168,6 +175,7 @@ impl Clouds {
     /// A cloud without offers. Its containers are among `hosts`.
     pub fn new(hosts: Hosts, random: Random) -> Self {
         Self {
+            kind: BackendType::Aws,
             hosts,
             state: Arc::default(),
             changed: Arc::default(),
@@ -176,12 +184,43 @@ impl Clouds {
         }
     }
 
+    /// Another cloud, of a type that the installation does not have yet, and without offers.
+    #[must_use]
+    pub fn add(&self, kind: BackendType) -> Self {
+        const NUMBERS_EACH: usize = 1000;
+        self.change(|state| {
+            let first_number = NUMBERS_EACH * (state.others.len() + 1);
+            let other = Self {
+                kind,
+                state: Arc::new(Mutex::new(State {
+                    first_number,
+                    ..State::default()
+                })),
+                ..self.clone()
+            };
+            state.others.push(other.clone());
+            other
+        })
+    }
+
     /// The same clouds, as they are called by one of several servers.
     pub(crate) fn called_by(&self, caller: &Arc<Caller>) -> Self {
         Self {
             caller: Some(Arc::clone(caller)),
             ..self.clone()
         }
+    }
+
+    /// This cloud and those that were added to it, as they are called by the same server.
+    pub(crate) fn all(&self) -> Vec<Self> {
+        let others = self.lock().others.clone();
+        let of_caller = |cloud| Self {
+            caller: self.caller.clone(),
+            ..cloud
+        };
+        std::iter::once(self.clone())
+            .chain(others.into_iter().map(of_caller))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -204,7 +243,7 @@ impl Clouds {
     pub fn offer(&self, names: &[&str]) {
         let offers = (1_u32..)
             .zip(names)
-            .filter_map(|(price, name)| offer(name, price));
+            .filter_map(|(price, name)| offer(self.kind, name, price));
         self.change(|state| state.offers = offers.collect());
     }
 
@@ -213,7 +252,7 @@ impl Clouds {
         let offers = (1_u32..).zip(names).filter_map(|(price, name)| {
             Some(Offer {
                 instance_runtime: InstanceRuntime::Runner,
-                ..offer(name, price)?
+                ..offer(self.kind, name, price)?
             })
         });
         self.change(|state| state.offers = offers.collect());
@@ -248,7 +287,7 @@ impl Clouds {
                     instance_runtime,
                     region: (*region).into(),
                     availability_zones: Some(zones),
-                    ..offer(name, price)?
+                    ..offer(self.kind, name, price)?
                 })
             });
         self.change(|state| state.offers = offers.collect());
@@ -511,8 +550,8 @@ fn kind(name: &str) -> serde_json::Value {
     json!({"name": name, "resources": resources})
 }
 
-fn offer(name: &str, price: u32) -> Option<Offer> {
-    let offer = json!({"backend": "aws", "instance": kind(name), "region": "here", "price": price,
+fn offer(backend: BackendType, name: &str, price: u32) -> Option<Offer> {
+    let offer = json!({"backend": backend, "instance": kind(name), "region": "here", "price": price,
         "availability": "available"});
     decode_strict(&offer).ok()
 }
@@ -530,7 +569,7 @@ fn address(number: usize) -> String {
 fn place(offer: &Offer, number: usize, instance: InstanceId) -> Option<JobProvisioningData> {
     let address = address(number);
     let is_container = offer.instance_runtime == InstanceRuntime::Runner;
-    let place = json!({"backend": "aws", "instance_type": kind(&offer.instance.name), "instance_id": instance,
+    let place = json!({"backend": offer.backend, "instance_type": kind(&offer.instance.name), "instance_id": instance,
         "hostname": address, "internal_ip": address, "region": offer.region, "price": offer.price, "username": "ubuntu", "ssh_port": 22,
         "dockerized": !is_container, "availability_zone": zone(offer)});
     decode_strict(&place).ok()
@@ -543,22 +582,20 @@ impl Backends for Clouds {
         if lookup > Duration::ZERO {
             tokio::time::sleep(lookup).await;
         }
-        let state = self.lock();
-        if state.unreadable {
+        if self.lock().unreadable {
             return Err(ComputeError::Unclear("the database is away".to_owned()));
         }
-        Ok(if state.gone {
-            Vec::new()
-        } else {
-            vec![Arc::new(self.clone())]
-        })
+        let configured = self.all().into_iter().filter(|cloud| !cloud.lock().gone);
+        Ok(configured
+            .map(|cloud| Arc::new(cloud) as Arc<dyn Backend>)
+            .collect())
     }
 
-    /// One, of which a project can be told that has no other part in simulations.
+    /// One of each cloud, of which a project can be told that has no other part in simulations.
     async fn accounts(&self) -> Result<Vec<Account>, ComputeError> {
-        let account = |backend| Account {
-            id: "aws".to_owned(),
-            kind: "aws".to_owned(),
+        let account = |backend: Arc<dyn Backend>| Account {
+            id: backend.kind().to_string(),
+            kind: backend.kind().to_string(),
             backend: Ok(backend),
             projects: vec![AccountProject {
                 id: ProjectId::new(Uuid::nil()),
@@ -570,11 +607,11 @@ impl Backends for Clouds {
     }
 }
 
-/// All projects have the one cloud, however it is configured.
+/// All projects have all clouds, however they are configured.
 #[async_trait]
 impl BackendKind for Clouds {
     fn kind(&self) -> BackendType {
-        BackendType::Aws
+        self.kind
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -610,6 +647,10 @@ impl Backend for Clouds {
     }
 
     async fn offers(&self, _requirements: &Requirements) -> Result<Vec<Offer>, ComputeError> {
+        let takes = self.lock().delays.offers;
+        if takes > Duration::ZERO {
+            tokio::time::sleep(takes).await;
+        }
         self.ask(|state| Ok(state.offers.clone())).await
     }
 
@@ -1006,30 +1047,32 @@ impl Lifecycle<Container> for Clouds {
     }
 }
 
-fn disk(id: &str) -> Result<VolumeProvisioningData, ComputeError> {
-    let data = json!({"backend": "aws", "volume_id": id, "size_gb": 100, "price": 8.0});
+fn disk(backend: BackendType, id: &str) -> Result<VolumeProvisioningData, ComputeError> {
+    let data = json!({"backend": backend, "volume_id": id, "size_gb": 100, "price": 8.0});
     decode_strict(&data).map_err(|_| ComputeError::Unsupported("this"))
 }
 
 impl Clouds {
     /// Makes another disk at each call: nothing but its notes keeps the engine from having two.
     async fn make_disk(&self, id: VolumeId) -> Result<VolumeProvisioningData, ComputeError> {
+        let kind = self.kind;
         self.order(move |state| {
             if state.full.contains("disk") {
                 return Err(ComputeError::NoCapacity("no disk left".to_owned()));
             }
             state.disks.push((id, Instant::now() + state.delays.unlisted));
             *state.disks_made.entry(id).or_default() += 1;
-            state.disk(id)
+            state.disk(kind, id)
         })
         .await
     }
 
     async fn find_disk(&self, id: VolumeId) -> Result<Option<VolumeProvisioningData>, ComputeError> {
+        let kind = self.kind;
         self.ask(move |state| {
             let is_listed = |(disk, at): &(VolumeId, Instant)| *disk == id && *at <= Instant::now();
             match state.disks.iter().any(is_listed) {
-                true => state.disk(id).map(Some),
+                true => state.disk(kind, id).map(Some),
                 false => Ok(None),
             }
         })
@@ -1072,7 +1115,8 @@ impl Volumes for Clouds {
             AnyVolumeConfiguration::Aws(configuration) => configuration.volume_id.clone(),
             _ => None,
         };
-        self.ask(move |_| disk(&id.unwrap_or_default())).await
+        let kind = self.kind;
+        self.ask(move |_| disk(kind, &id.unwrap_or_default())).await
     }
 
     fn attachments(&self) -> Option<&dyn Lifecycle<Attachment>> {

@@ -305,8 +305,9 @@ impl World {
     }
 
     fn volumes(&self, engine: &Engine) -> Volumes {
-        let kind: Arc<dyn BackendKind> = Arc::new(self.clouds.clone());
-        Volumes::new(self.core(engine), Registry::new([kind]))
+        let clouds = self.clouds.all().into_iter();
+        let kinds = clouds.map(|cloud| Arc::new(cloud) as Arc<dyn BackendKind>);
+        Volumes::new(self.core(engine), Registry::new(kinds))
     }
 
     fn application(&self, spec: RunSpec) -> ApplyRun {

@@ -252,7 +252,7 @@ mod tests {
             of_edges(&edge("dstack-plan", "dstack-store", false)),
             [
                 "dstack-plan must not depend on dstack-store: it decides, and does nothing: no store, no cloud, no clock. It may \
-                 depend on: dstack-units, dstack-system, dstack-model, dstack-agent-api"
+                 depend on: dstack-units, dstack-system, dstack-decode, dstack-model, dstack-agent-api"
             ]
         );
         assert_eq!(of_edges(&edge("dstack-cli", "dstack-server", false)).len(), 1);

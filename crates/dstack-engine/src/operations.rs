@@ -13,6 +13,7 @@ pub mod gateways;
 pub mod hosts;
 pub mod instances;
 pub mod jobs;
+mod late_offers;
 pub mod load_balancers;
 pub mod placement_groups;
 pub mod preparation;
@@ -65,7 +66,7 @@ pub trait Subject: Send + Sync {
     fn operations(&self) -> &[OperationRow];
 
     /// Makes the next call of an operation, and writes down what came of it.
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step>;
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step>;
 }
 
 /// What follows a call.
@@ -155,7 +156,7 @@ pub fn ensure(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind) {
     });
 }
 
-async fn carry_out(ctx: &Context, subject: EntityRef, kind: OperationKind, begun: &Begun) -> Result<()> {
+async fn carry_out(ctx: &Arc<Context>, subject: EntityRef, kind: OperationKind, begun: &Begun) -> Result<()> {
     let (mut pause, mut is_kept) = (FIRST_PAUSE, false);
     loop {
         if !ctx.leases.contains(subject) {

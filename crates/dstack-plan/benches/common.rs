@@ -250,6 +250,7 @@ impl OfferSource for Source<'_> {
         Some(AvailableOffers {
             total: best.len(),
             best,
+            late: Vec::new(),
         })
     }
 }

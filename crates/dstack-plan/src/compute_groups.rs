@@ -18,16 +18,32 @@ pub enum NodesMade {
 /// How several nodes are made of these offers, best first: as the best of them is made, and the others that are made in the same way
 /// are tried after it. `makes_groups`: the backend of an offer makes containers in groups.
 pub fn nodes_made(offers: &AvailableOffers, makes_groups: impl Fn(&Offer) -> bool) -> NodesMade {
-    let is_of_group =
-        |offer: &Offer| offer.instance_runtime == InstanceRuntime::Runner && makes_groups(offer);
-    let as_one = offers.best.first().is_some_and(is_of_group);
-    let mut same = offers.clone();
-    same.best.retain(|offer| is_of_group(offer) == as_one);
-    same.total = offers.total.saturating_sub(offers.best.len() - same.best.len());
+    let as_one = offers
+        .best
+        .first()
+        .is_some_and(|offer| is_of_group(offer, &makes_groups));
+    let same = made_so(offers, as_one, makes_groups);
     match as_one {
         true => NodesMade::AsOne(same),
         false => NodesMade::Apart(same),
     }
+}
+
+/// Those of the offers of which several nodes are made as one, or those of which they are made one after the other.
+pub fn made_so(
+    offers: &AvailableOffers,
+    as_one: bool,
+    makes_groups: impl Fn(&Offer) -> bool,
+) -> AvailableOffers {
+    let mut same = offers.clone();
+    same.best
+        .retain(|offer| is_of_group(offer, &makes_groups) == as_one);
+    same.total = offers.total.saturating_sub(offers.best.len() - same.best.len());
+    same
+}
+
+fn is_of_group(offer: &Offer, makes_groups: impl Fn(&Offer) -> bool) -> bool {
+    offer.instance_runtime == InstanceRuntime::Runner && makes_groups(offer)
 }
 
 #[cfg(test)]
@@ -48,6 +64,7 @@ mod tests {
         let of = |best: &[Offer]| AvailableOffers {
             best: best.to_vec(),
             total: 10,
+            late: Vec::new(),
         };
         let made = nodes_made(&of(&[container(1.0), machine.clone(), container(2.0)]), makes);
         let NodesMade::AsOne(offers) = made else {

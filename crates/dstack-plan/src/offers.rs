@@ -5,21 +5,25 @@
 mod available;
 mod blocks;
 mod merge;
+mod unanswered;
 
+use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::fleets::Blocks;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::profiles::Profile;
 use dstack_model::runs::{JobProvisioningData, Requirements};
+use serde::Serialize;
 
 use crate::volumes::{self, Location};
 
 pub use available::AvailableOffers;
 pub use blocks::total_blocks;
 pub use merge::merge;
+pub use unanswered::Unanswered;
 
 /// What a backend must be able to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Decode)]
 pub struct Needs {
     /// Several nodes that reach each other.
     pub multinode: bool,
@@ -34,7 +38,7 @@ pub struct Needs {
 }
 
 /// Which offers count.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Decode)]
 pub struct Query {
     /// What the backends are asked.
     pub requirements: Requirements,

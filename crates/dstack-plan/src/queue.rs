@@ -16,7 +16,7 @@ use dstack_model::runs::JobProvisioningData;
 use dstack_units::{FleetId, Time};
 
 use crate::fleets::{Fleet, nodes_required};
-use crate::offers::{AvailableOffers, Query};
+use crate::offers::{AvailableOffers, Query, Unanswered};
 use crate::placement::{Choice, Request, Wants};
 
 use capacity::Capacity;
@@ -44,6 +44,8 @@ pub struct NewInstance {
     pub fleet: FleetId,
     /// What clouds are asked for, best first.
     pub offers: Arc<AvailableOffers>,
+    /// Who may offer more, having not answered yet.
+    pub unanswered: Option<Unanswered>,
     /// The reservation that it is to be made of.
     pub reservation: Option<String>,
     /// How long it may be idle; `None`: for ever.
@@ -52,7 +54,8 @@ pub struct NewInstance {
 
 /// Knows what backends offer.
 pub trait OfferSource {
-    /// The available offers for a query, beside `master` if that is given. `None`: not known yet.
+    /// The available offers for a query, beside `master` if that is given: of those backends that have answered in time. `None`: not
+    /// known yet.
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers>;
 }
 

@@ -4,16 +4,18 @@
 
 use std::collections::BTreeSet;
 
+use dstack_model::Decode;
 use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::volumes::{AnyVolumeConfiguration, VolumeProvisioningData, VolumeStatus};
 use dstack_units::number::quote_list;
+use serde::Serialize;
 
 use crate::PlanError;
 use crate::offers::AvailableOffers;
 
 /// Where a volume can be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Decode)]
 pub struct Location {
     /// Backend that the volume is configured for.
     pub backend: BackendType,
@@ -309,7 +311,7 @@ fn split(
     let places: Vec<Location> = volumes.iter().flatten().map(Candidate::location).collect();
     let mut here = AvailableOffers {
         best: Vec::new(),
-        total: offers.total,
+        ..offers.clone()
     };
     let mut elsewhere = Vec::new();
     for offer in &offers.best {
@@ -428,6 +430,7 @@ mod tests {
         let of = |best: &[Offer]| AvailableOffers {
             best: best.to_vec(),
             total: 10,
+            late: Vec::new(),
         };
         let offers = of(&[
             offer("us", &["us-a"]),

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use dstack_compute::{
     Call, ComputeError, Group, GroupRequest, Known, LISTED_WITHIN, Lifecycle, Removal, Sign, Step, Workload,
 };
-use dstack_model::backends::BackendType;
 use dstack_model::compute_groups::ComputeGroupProvisioningData;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_units::{ComputeGroupId, InstanceId};
@@ -94,7 +93,7 @@ impl Clouds {
         Ok(ComputeGroupProvisioningData {
             compute_group_id: id.to_string(),
             compute_group_name: "group".to_owned(),
-            backend: BackendType::Aws,
+            backend: offer.backend,
             base_backend: None,
             region: offer.region.to_string(),
             job_provisioning_datas: members.ok_or(ComputeError::Unsupported("this"))?,

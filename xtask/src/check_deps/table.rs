@@ -115,6 +115,7 @@ pub(crate) const PRODUCT: &[Crate] = &[
         &[
             "dstack-units",
             "dstack-system",
+            "dstack-decode",
             "dstack-model",
             "dstack-agent-api",
         ],

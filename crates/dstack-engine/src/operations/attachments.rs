@@ -28,7 +28,7 @@ impl Subject for AttachmentSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => attach(ctx, self, operation).await,
             OperationKind::Remove => detach(ctx, self, operation).await,

@@ -73,6 +73,7 @@ pub(super) async fn take_late(
     let offers = AvailableOffers {
         best: vec![offer.clone()],
         total: 1,
+        late: Vec::new(),
     };
     volumes
         .claim(ctx, &mut changes, &[(instance, job)], &offers)

@@ -2,6 +2,8 @@
 //!
 //! Offers are tried as for a single instance ([`super::instances`]): of each, all containers are made, or none is left.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use dstack_compute::{Backend, ComputeError, Group, GroupRequest, Known, Lifecycle, Marks, Removal};
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -24,7 +26,7 @@ impl Subject for ComputeGroupSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => instances::create(ctx, self, operation).await,
             OperationKind::Remove => terminate(ctx, self, operation).await,

@@ -34,7 +34,7 @@ impl Subject for GatewayReplicaSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match self.replica.instance_id {
             Some(_) => call_on_host(ctx, self, operation).await,
             None => call_on_machine(ctx, self, operation).await,

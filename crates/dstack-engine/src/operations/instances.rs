@@ -20,7 +20,7 @@ use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::{JobProvisioningData, JobStatus};
 use dstack_plan::fleets::{Failure, add_failure, all_failed, none_for_fleet};
 use dstack_plan::lifecycle::instance::{CREATION_TIMEOUT, Purpose};
-use dstack_plan::offers::AvailableOffers;
+use dstack_plan::offers::{AvailableOffers, Unanswered};
 use dstack_store::rows::{FleetRow, InstanceRow, JobRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot};
 use dstack_system::chain;
@@ -30,7 +30,7 @@ use serde_json::Value;
 
 use super::clouds::{OperationJournal, backend, done, keep, keep_changed, not_yet, refused, remove};
 use super::placement_groups::{self, GROUP_INTERVAL, GroupForMachine};
-use super::{Step, Subject, claims, containers, hosts, last_of, note_error};
+use super::{Step, Subject, claims, containers, hosts, last_of, late_offers, note_error};
 use crate::context::Context;
 use crate::inputs::InputsError;
 use crate::job_volumes::Claimed;
@@ -47,6 +47,10 @@ pub struct OfferAttempts {
     // Servers before this one cannot read it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     elsewhere: Vec<Offer>,
+    /// Who had not answered when the offers were taken: when none of these works, what the others offer meanwhile is tried.
+    // Servers before this one cannot read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unanswered: Option<Unanswered>,
     /// How many there were.
     total: u64,
     /// How many were tried.
@@ -98,6 +102,7 @@ impl OfferAttempts {
         Self {
             remaining: offers.best.clone(),
             elsewhere: Vec::new(),
+            unanswered: None,
             total: u64::try_from(offers.total).unwrap_or(u64::MAX),
             tried: 0,
             errors: Vec::new(),
@@ -131,11 +136,34 @@ impl OfferAttempts {
         Self { elsewhere, ..self }
     }
 
+    /// After all of these what backends offer that had not answered.
+    #[must_use]
+    pub fn then_late(self, unanswered: Option<Unanswered>) -> Self {
+        Self { unanswered, ..self }
+    }
+
+    /// With offers that came late, after which these backends are still to answer. Volumes that were taken are where the earlier ones are:
+    /// others are taken for these.
+    pub(super) fn with_late(&self, offers: AvailableOffers, unanswered: Option<Unanswered>) -> Self {
+        let mut next = self.clone().then_late(unanswered);
+        let query = self.unanswered.as_ref().map(|unanswered| &unanswered.query);
+        if query.is_some_and(|query| !query.volumes().is_empty()) {
+            next.elsewhere.extend(offers.best);
+        } else {
+            next.total = self
+                .total
+                .saturating_add(u64::try_from(offers.total).unwrap_or(u64::MAX));
+            next.remaining.extend(offers.best);
+        }
+        next
+    }
+
     /// What is tried with other network volumes.
     pub(super) fn elsewhere(&self) -> AvailableOffers {
         AvailableOffers {
             best: self.elsewhere.clone(),
             total: self.elsewhere.len(),
+            late: Vec::new(),
         }
     }
 
@@ -258,7 +286,7 @@ impl Subject for InstanceSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Remove => terminate(ctx, self, operation).await,
@@ -399,7 +427,11 @@ pub(super) fn waiting_for(snapshot: &InstanceSnapshot) -> impl Iterator<Item = (
 }
 
 /// One call on the way to what is made of one of several offers.
-pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: OperationRow) -> Result<Step> {
+pub(super) async fn create(
+    ctx: &Arc<Context>,
+    subject: &dyn OfOffers,
+    operation: OperationRow,
+) -> Result<Step> {
     let Some(attempts) = OfferAttempts::read(&operation) else {
         // Something may have been made: not given up.
         return unreadable(ctx, operation).await;
@@ -417,6 +449,9 @@ pub(super) async fn create(ctx: &Context, subject: &dyn OfOffers, operation: Ope
         },
         (None, None) if is_wanted && claims::take_others(ctx, subject, &operation, &attempts).await? => {
             Ok(Step::Next)
+        }
+        (None, None) if is_wanted && let Some(unanswered) = &attempts.unanswered => {
+            late_offers::take(ctx, subject, operation, &attempts, unanswered).await
         }
         (None, Some(offer)) if is_wanted => {
             let trial = Trial {

@@ -54,7 +54,7 @@ impl Subject for JobSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         let attempt = match still_wanted(self, operation.kind) {
             true => attempt(ctx, self, operation.kind).await?,
             false => Attempt::Refused("no longer wanted".to_owned()),

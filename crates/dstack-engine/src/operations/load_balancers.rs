@@ -26,7 +26,7 @@ impl Subject for GatewaySnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Prepare => set_machines(ctx, self, operation).await,

@@ -35,7 +35,7 @@ impl Subject for PlacementGroupSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Remove => delete(ctx, self, operation).await,

@@ -20,7 +20,7 @@ impl Subject for VolumeSnapshot {
         &self.operations
     }
 
-    async fn call(&self, ctx: &Context, operation: OperationRow) -> Result<Step> {
+    async fn call(&self, ctx: &Arc<Context>, operation: OperationRow) -> Result<Step> {
         match operation.kind {
             OperationKind::Create => create(ctx, self, operation).await,
             OperationKind::Remove => delete(ctx, self, operation).await,

@@ -6,7 +6,7 @@ use dstack_plan::fleets::{
     ClusterAnchor, cluster_anchor, is_cluster, none_for_fleet, own_capacity, own_idle_for,
 };
 use dstack_plan::lifecycle::{Wait, WaitReason};
-use dstack_plan::offers::AvailableOffers;
+use dstack_plan::offers::Unanswered;
 use dstack_store::rows::{FleetRow, InstanceRow, OperationKind, OperationRow};
 use dstack_store::{EntityRef, InstanceSnapshot, Sealed};
 
@@ -43,15 +43,16 @@ pub(super) async fn plan_provisioning(
     };
     let query = own_capacity(&fleet.spec, place);
     let asker = Key::Entity(EntityRef::Instance(row.id));
-    let Some(offers) = offer_cache::offers(ctx, asker, row.project_id, &query) else {
+    let offers = offer_cache::available(ctx, asker, row.project_id, &query, place);
+    let Some(offers) = offers.filter(|offers| !offers.are_awaited()) else {
         return Ok(pending(WaitReason::Offers));
     };
-    let offers = AvailableOffers::select(&offers, place, query.volumes(), ctx.deps.settings.offers_tried);
     if offers.best.is_empty() {
         return Ok(Provisioning::Impossible(none_for_fleet(0, &[])));
     }
     let attempts = OfferAttempts::of(&offers, own_idle_for(&fleet.spec))
         .for_fleet()
+        .then_late(Unanswered::after(&query, &offers))
         .reserved(query.requirements.reservation);
     let operation = OperationRow {
         notes: Some(Sealed::new(attempts.to_json())),

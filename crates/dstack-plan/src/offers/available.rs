@@ -1,5 +1,6 @@
 //! What of the offers is tried.
 
+use dstack_model::backends::BackendType;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
 use dstack_model::runs::JobProvisioningData;
 
@@ -13,6 +14,8 @@ pub struct AvailableOffers {
     pub best: Vec<Offer>,
     /// How many are available, tried or not.
     pub total: usize,
+    /// Backends that have not answered yet: there may be more offers than these.
+    pub late: Vec<BackendType>,
 }
 
 impl AvailableOffers {
@@ -38,6 +41,20 @@ impl AvailableOffers {
             found.total += 1;
         }
         found
+    }
+
+    /// Without what these backends offer, which have not answered yet.
+    #[must_use]
+    pub fn without(self, late: &[BackendType]) -> Self {
+        Self {
+            late: late.to_vec(),
+            ..self
+        }
+    }
+
+    /// Whether there is nothing to be tried, but may be once all backends have answered.
+    pub const fn are_awaited(&self) -> bool {
+        self.best.is_empty() && !self.late.is_empty()
     }
 
     /// The price of the cheapest; infinite when there is none.
@@ -91,7 +108,7 @@ mod tests {
             ..offer("aws", "m5", price)
         };
         let place = |region: &str| Location {
-            backend: dstack_model::backends::BackendType::Aws,
+            backend: BackendType::Aws,
             region: Some(region.to_owned()),
             zone: None,
         };

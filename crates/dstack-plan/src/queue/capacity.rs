@@ -9,7 +9,7 @@ use super::{AvailableOffers, FleetState, NewInstance, OfferSource, Placement, Pl
 use crate::fleets::{
     Fleet, NoCapacity, all_failed, check_named, check_room_besides, idle_for, new_capacity, obstacle, refusal,
 };
-use crate::offers::Query;
+use crate::offers::{Query, Unanswered};
 use crate::placement::{Request, Wants};
 
 /// What new instances jobs that want the same could get.
@@ -22,6 +22,8 @@ pub(super) enum Capacity {
         open: Vec<Open>,
         /// Why a fleet that would do gets no instance.
         obstacle: Option<String>,
+        /// There may be others, of which it is not known yet what they get: backends are late.
+        are_awaited: bool,
     },
 }
 
@@ -31,6 +33,7 @@ pub(super) struct Open {
     /// Index of the fleet among those of the placer.
     fleet: usize,
     offers: Arc<AvailableOffers>,
+    unanswered: Option<Unanswered>,
     reservation: Option<String>,
 }
 
@@ -43,9 +46,17 @@ impl Placer<'_> {
             let capacity = self.look_for_capacity(request, source);
             self.capacities.insert(key.clone(), capacity);
         }
-        let (open, known) = match self.capacities.get(&key) {
+        let (open, known, are_awaited) = match self.capacities.get(&key) {
             None | Some(Capacity::Pending) => return Placement::Pending,
-            Some(Capacity::Known { open, obstacle }) => (open, obstacle),
+            Some(Capacity::Known {
+                open,
+                obstacle,
+                are_awaited,
+            }) => (open, obstacle, *are_awaited),
+        };
+        let nowhere = |reason| match are_awaited {
+            true => Placement::Pending,
+            false => Placement::Impossible(reason),
         };
         let mut full = None;
         for one in open {
@@ -60,7 +71,7 @@ impl Placer<'_> {
                 return Placement::Pending;
             }
             if one.offers.best.is_empty() {
-                return Placement::Impossible(all_failed(state.fleet.name, 0, 0, &[]));
+                return nowhere(all_failed(state.fleet.name, 0, 0, &[]));
             }
             let idle_for = match idle_for(state.fleet.spec, request.run_spec) {
                 Ok(idle_for) => idle_for,
@@ -73,12 +84,13 @@ impl Placer<'_> {
             return Placement::New(Box::new(NewInstance {
                 fleet: state.fleet.id,
                 offers: Arc::clone(&one.offers),
+                unanswered: one.unanswered.clone(),
                 reservation: one.reservation.clone(),
                 idle_for,
             }));
         }
         let told = full.as_ref().or(known.as_ref());
-        Placement::Impossible(self.refusal(request, told.map(String::as_str)))
+        nowhere(self.refusal(request, told.map(String::as_str)))
     }
 
     /// Takes so many more new instances of a fleet, besides one that was given: for the other nodes that are made with it.
@@ -133,6 +145,7 @@ impl Placer<'_> {
             });
             open.extend(offers.map(|offers| Open {
                 fleet: at,
+                unanswered: Unanswered::after(&query, &offers),
                 offers,
                 reservation: query.requirements.reservation,
             }));
@@ -140,10 +153,14 @@ impl Placer<'_> {
         if asked.iter().any(|(.., offers)| offers.is_none()) {
             return Capacity::Pending;
         }
+        let known = open.len();
+        open.retain(|one| !one.offers.are_awaited());
+        let are_awaited = open.len() < known;
         open.sort_by(|a, b| a.offers.price().total_cmp(&b.offers.price()));
         Capacity::Known {
             open,
             obstacle: first_obstacle,
+            are_awaited,
         }
     }
 }

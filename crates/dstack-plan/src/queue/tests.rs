@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dstack_model::backends::BackendType;
 use dstack_model::fleets::FleetSpec;
 use dstack_model::instances::InstanceStatus;
 use dstack_model::offers::InstanceOfferWithAvailability as Offer;
@@ -465,6 +466,61 @@ fn what_backends_have_not_said_yet_is_waited_for() {
     let mut placer = Placer::new(&fleets);
     let placed = placer.place(&Request::new(&run, &jobs[0]), &mut Unknown);
     assert_eq!(placed, Placement::Pending);
+}
+
+/// The backend of the one fleet has answered with these offers, that of the other is late.
+struct OneLate<'a>(&'a [Offer]);
+
+impl OfferSource for OneLate<'_> {
+    fn offers(&mut self, query: &Query, _: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
+        let offers = AvailableOffers::select(&query.select([self.0], None), None, &[], 25);
+        let late = BackendType::Gcp;
+        Some(offers.without(if query.asks(late) {
+            &[BackendType::Gcp]
+        } else {
+            &[]
+        }))
+    }
+}
+
+#[test]
+fn where_one_backend_is_late_jobs_get_what_others_offer_and_nobody_is_refused() {
+    let of = |backend: &str, nodes: &str| {
+        fleet_spec(&json!({"type": "fleet", "nodes": nodes, "backends": [backend]}))
+    };
+    let (late, prompt) = (of("gcp", "0.."), of("aws", "0..1"));
+    let fleets = [fleet(0, &late, vec![]), fleet(1, &prompt, vec![])];
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let offers = [offer("aws", "new", 0.5)];
+    let mut placer = Placer::new(&fleets);
+    let Placement::New(new) = placer.place(&request, &mut OneLate(&offers)) else {
+        panic!("the fleet of the backend that has answered gets an instance");
+    };
+    assert_eq!((new.fleet, new.unanswered), (fleets[1].id, None));
+    // That fleet is full now.
+    let second = placer.place(&request, &mut OneLate(&offers));
+    assert_eq!(second, Placement::Pending);
+    let none = Placer::new(&fleets).place(&request, &mut OneLate(&[]));
+    assert_eq!(none, Placement::Pending);
+    // Once all have answered, it is known that there is nothing.
+    let all = Placer::new(&fleets).place(&request, &mut Market(&[]));
+    assert!(matches!(all, Placement::Impossible(_)), "{all:?}");
+}
+
+#[test]
+fn what_is_made_before_all_backends_have_answered_says_who_had_not() {
+    let spec = fleet_spec(&json!({"type": "fleet", "nodes": "0.."}));
+    let fleets = [fleet(0, &spec, vec![])];
+    let (run, jobs) = task(1);
+    let request = Request::new(&run, &jobs[0]);
+    let offers = [offer("aws", "new", 0.5)];
+    let Placement::New(new) = Placer::new(&fleets).place(&request, &mut OneLate(&offers)) else {
+        panic!("an instance is made of what is known");
+    };
+    let unanswered = new.unanswered.unwrap();
+    assert_eq!(unanswered.backends, [BackendType::Gcp]);
+    assert_eq!(unanswered.query, new_capacity(&request, &fleets[0]).unwrap());
 }
 
 #[test]

@@ -242,6 +242,7 @@ impl<'a> Assignments<'a> {
 fn attempts(claimed: Claimed, new: &NewInstance) -> OfferAttempts {
     OfferAttempts::of(&claimed.offers, new.idle_for)
         .then_elsewhere(claimed.elsewhere)
+        .then_late(new.unanswered.clone())
         .reserved(new.reservation.clone())
 }
 

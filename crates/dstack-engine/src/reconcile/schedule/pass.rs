@@ -162,9 +162,8 @@ struct Source<'a> {
 
 impl OfferSource for Source<'_> {
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers> {
-        let known = offer_cache::offers(self.ctx, Key::Schedule(self.project), self.project, query)?;
-        let limit = self.ctx.deps.settings.offers_tried;
-        Some(AvailableOffers::select(&known, master, query.volumes(), limit))
+        let asker = Key::Schedule(self.project);
+        offer_cache::available(self.ctx, asker, self.project, query, master)
     }
 }
 
@@ -264,7 +263,7 @@ impl Pass<'_> {
                 let made = self.assignments.make(&snapshot.run, job, &new, &mut self.volumes);
                 return match made {
                     Ok(()) => Ok(()),
-                    Err(error) => self.refuse_volumes(&[job], &error),
+                    Err(error) => self.wait_or_refuse_volumes(&[job], &new, &error),
                 };
             }
             NodesMade::AsOne(offers) => Arc::new(offers),
@@ -284,8 +283,18 @@ impl Pass<'_> {
             .make_group(&snapshot.run, &nodes, &new, &mut self.volumes)
         {
             Ok(()) => Ok(()),
-            Err(error) => self.refuse_volumes(&nodes, &error),
+            Err(error) => self.wait_or_refuse_volumes(&nodes, &new, &error),
         }
+    }
+
+    /// Nothing that is offered is where all jobs have their volumes. What backends offer that are late may be: then it is waited for.
+    fn wait_or_refuse_volumes(&mut self, jobs: &[&JobRow], new: &NewInstance, error: &str) -> Result<()> {
+        if new.unanswered.is_none() {
+            return self.refuse_volumes(jobs, error);
+        }
+        self.undecided += jobs.len();
+        self.grouped.extend(jobs.iter().map(|job| job.id));
+        Ok(())
     }
 
     /// The jobs wait for a volume that is being detached. It wakes them in time, if this server drives it.
