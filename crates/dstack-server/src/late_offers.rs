@@ -13,7 +13,7 @@ type BackendOf = (ProjectId, BackendType);
 
 /// The backends that are waited for. For each there is one question at most, however many plans are made meanwhile.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LateOffers(Arc<Mutex<HashSet<BackendOf>>>);
+pub struct LateOffers(Arc<Mutex<HashSet<BackendOf>>>);
 
 impl LateOffers {
     /// Goes on waiting for an answer, of which nobody here makes anything; not if this backend is waited for already.

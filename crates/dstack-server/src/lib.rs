@@ -21,7 +21,7 @@ pub mod handlers;
 pub mod images;
 pub mod import;
 mod job_maker;
-mod late_offers;
+pub mod late_offers;
 pub mod live;
 pub mod log_store;
 pub mod login;

@@ -41,18 +41,25 @@ where
     threads.spawn(supervised(name, future))
 }
 
-async fn supervised<F: Future>(name: &'static str, future: F) -> Option<F::Output> {
-    contained(name, future).await.ok()
+// Combinators, here and below: an `async fn` has room for what it is given and once more for what it awaits, so that each layer of
+// them would double the memory that a task takes as long as it lives.
+fn supervised<F: Future>(name: &'static str, future: F) -> impl Future<Output = Option<F::Output>> {
+    contained(name, future).map(Result::ok)
 }
 
 /// Runs work whose panic ends nothing but the work itself: it is logged under the name, and counted.
 ///
 /// # Errors
 /// The work panicked.
-pub async fn contained<F: Future>(name: &'static str, work: F) -> Result<F::Output, Panicked> {
-    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| {
-        record_panic(name);
-        Panicked
+pub fn contained<F: Future>(
+    name: &'static str,
+    work: F,
+) -> impl Future<Output = Result<F::Output, Panicked>> {
+    AssertUnwindSafe(work).catch_unwind().map(move |ended| {
+        ended.map_err(|_| {
+            record_panic(name);
+            Panicked
+        })
     })
 }
 
@@ -119,6 +126,19 @@ fn record_panic(name: &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn supervision_takes_hardly_any_room() {
+        let work = async {
+            let room = [1_u8; 4096];
+            tokio::task::yield_now().await;
+            room.len()
+        };
+        let own = size_of_val(&work);
+        assert!(own >= 4096);
+        let supervised = size_of_val(&supervised("large", work));
+        assert!(supervised < own + 64, "{supervised} bytes around {own}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_panics_is_started_again_until_it_ends() {

@@ -129,7 +129,7 @@ pub struct Control {
     /// The configured backends of projects.
     pub backends: Arc<dyn Backends>,
     /// Backends that are waited for beside plans.
-    pub(crate) late_offers: LateOffers,
+    pub late_offers: LateOffers,
     /// Actions on runs.
     pub runs: Runs,
     /// Actions on fleets.

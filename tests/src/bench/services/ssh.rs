@@ -30,7 +30,7 @@ pub(in crate::bench) fn through_server(subject: &Subject, _: usize) -> Result<Ve
     ours_only(subject)?;
     let lab = Lab::new().map_err(anyhow::Error::msg)?;
     let (server, host) = with_host(subject, &lab)?;
-    run(&server)?;
+    run(&server, &json!({}))?;
     let large = format!("{PATH}{LARGE}");
     let at = |path| Destination::here(server.port(), path, Some(TOKEN));
     until_answered(&at(PATH))?;
@@ -45,7 +45,7 @@ pub(in crate::bench) fn through_gateway(subject: &Subject, _: usize) -> Result<V
     apply(&server, &lab.fleet("gate", &[gate.entry()], &json!({}))?)?;
     until_idle_in(&server, "gate")?;
     start_gateway(&server)?;
-    run(&server)?;
+    run(&server, &json!({"https": false}))?;
     let large = format!("/{LARGE}");
     let address = format!("{}:80", gate.address).parse()?;
     let at = |path| Destination {
@@ -70,8 +70,12 @@ fn with_host<'a>(subject: &Subject, lab: &'a Lab) -> Result<(Server, Host<'a>)> 
 }
 
 /// Has the whole host, so that the port is the host's.
-fn run(server: &Server) -> Result<()> {
-    let service = json!({"type": "service", "port": PORT, "image": IMAGE, "user": "root", "fleets": ["lab"]});
+fn run(server: &Server, more: &Value) -> Result<()> {
+    let mut service =
+        json!({"type": "service", "port": PORT, "image": IMAGE, "user": "root", "fleets": ["lab"]});
+    if let (Value::Object(all), Value::Object(more)) = (&mut service, more) {
+        all.extend(more.clone());
+    }
     submit(server, "web", &["sleep 1000000"], &service).map(drop)
 }
 
