@@ -4343,6 +4343,8 @@ export interface components {
             max_offer_price: number | null;
             /** @description Create or update. */
             action: ("create" | "update") | null;
+            /** @description What is missing of the offers, in sentences; left out when nothing is, and not known to dstack 0.22.5. */
+            notices?: string[];
         };
         /**
          * FleetSpec
@@ -6497,6 +6499,8 @@ export interface components {
             gpus: components["schemas"]["GpuGroup"][];
             /** @description CPU groups, only when the GPU count is constrained to zero. */
             cpus?: components["schemas"]["CpuGroup"][] | null;
+            /** @description What is missing of the offers, in sentences; left out when nothing is, and not known to dstack 0.22.5. */
+            notices?: string[];
         };
         /**
          * ListImportedRequest
