@@ -6,6 +6,7 @@ use dstack_backend::Env;
 use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use dstack_model::instances::SshConnectionParams;
+use dstack_model::runs::NOT_ANSWERED_YET;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
@@ -207,10 +208,13 @@ impl Client {
         Ok(fleets.into_iter().filter_map(entry).collect())
     }
 
-    /// Offers for a run, each as the server has it.
-    pub(crate) async fn offers(&self, run_spec: &Value) -> Answer<Vec<Value>> {
+    /// Offers for a run, each as the server has it, and whether there may be more in a moment.
+    pub(crate) async fn offers(&self, run_spec: &Value) -> Answer<(Vec<Value>, bool)> {
         #[derive(Deserialize)]
         struct Plan {
+            /// Of servers of this kind.
+            #[serde(default)]
+            notices: Vec<String>,
             #[serde(default)]
             job_plans: Vec<JobPlan>,
         }
@@ -221,8 +225,12 @@ impl Client {
         }
         let body = json!({"run_spec": run_spec, "max_offers": MOST_OFFERS, "for_offers_only": true});
         let plan: Plan = self.call(&self.in_project("runs/get_plan"), &body, true).await?;
+        let are_awaited = plan
+            .notices
+            .iter()
+            .any(|notice| notice.contains(NOT_ANSWERED_YET));
         let job = plan.job_plans.into_iter().next();
-        Ok(job.map(|job| job.offers).unwrap_or_default())
+        Ok((job.map(|job| job.offers).unwrap_or_default(), are_awaited))
     }
 
     /// Makes a run. A finished one of that name is deleted; where one is active, this is refused.

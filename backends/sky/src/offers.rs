@@ -1,6 +1,8 @@
 //! What can be had of the other server: what it would offer for the same requirements in its project's fleets.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dstack_backend::Cached;
 use dstack_compute::ComputeError;
@@ -27,6 +29,10 @@ const HOSTS: &str = "remote";
 
 /// Answers that are kept for different requirements.
 const MOST_KEPT: usize = 32;
+
+/// Pause before the other server is asked again for offers of backends that it waits for itself, and how often it is at most.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+const MOST_ASKED: usize = 5;
 
 /// What the other server has said it offers, by what it was asked.
 pub(crate) type Kept = std::collections::HashMap<String, Arc<Cached<Vec<Offer>>>>;
@@ -58,7 +64,13 @@ impl Sky {
         }
         let wanted = wanted(requirements);
         let kept = self.kept(&wanted.to_string());
-        let offers = kept.get(async || self.ask_for_offers(wanted).await).await?;
+        let may_be_more = AtomicBool::new(false);
+        let offers = kept
+            .get(async || self.ask_for_offers(wanted, &may_be_more).await)
+            .await?;
+        if may_be_more.into_inner() {
+            kept.forget();
+        }
         Ok(distinct(offers.iter().filter_map(|offer| self.as_ours(offer))))
     }
 
@@ -76,7 +88,11 @@ impl Sky {
     }
 
     /// Runs are placed in fleets: their offers are asked for, and not those that the project could have with another fleet.
-    async fn ask_for_offers(&self, mut configuration: Value) -> Result<Vec<Offer>, ComputeError> {
+    async fn ask_for_offers(
+        &self,
+        mut configuration: Value,
+        may_be_more: &AtomicBool,
+    ) -> Result<Vec<Offer>, ComputeError> {
         let fleets = told(self.client.fleets().await)?;
         let fleets: Vec<Fleet> = fleets.into_iter().filter(is_active).collect();
         let backends = self.backends_of(&told(self.client.project().await)?, &fleets);
@@ -87,7 +103,16 @@ impl Sky {
             fields.insert("fleets".to_owned(), json!(references(&fleets)));
             fields.insert("backends".to_owned(), json!(backends));
         }
-        let offers = told(self.client.offers(&json!({"configuration": configuration})).await)?;
+        let asked = json!({"configuration": configuration});
+        let (mut offers, mut are_awaited) = told(self.client.offers(&asked).await)?;
+        for _ in 0..MOST_ASKED {
+            if !are_awaited {
+                break;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+            (offers, are_awaited) = told(self.client.offers(&asked).await)?;
+        }
+        may_be_more.store(are_awaited, Ordering::Relaxed);
         // An odd one hides no other.
         let offers = offers.into_iter();
         Ok(offers

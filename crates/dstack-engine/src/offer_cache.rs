@@ -173,8 +173,9 @@ async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Result<(),
         .collect();
     let late = tokio::time::sleep(LATE_AFTER);
     tokio::pin!(late);
+    let mut some_are_late = false;
     loop {
-        if told.is_complete() || late.is_elapsed() {
+        if told.is_complete() || some_are_late {
             let answer = told.answer(query);
             wake(ctx, ctx.offer_cache.answered(project, query, ctx.now(), answer));
         }
@@ -185,7 +186,7 @@ async fn ask_all(ctx: &Context, project: ProjectId, query: &Query) -> Result<(),
                 Some((at, offers)) => told.add(at, offers.unwrap_or_default()),
                 None => return Ok(()),
             },
-            () = &mut late, if !late.is_elapsed() => {}
+            () = &mut late, if !some_are_late => some_are_late = true,
         }
     }
 }

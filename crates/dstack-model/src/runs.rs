@@ -14,6 +14,9 @@ use crate::explanations::JobExplanation;
 use crate::offers::InstanceOfferWithAvailability;
 use crate::{Decode, string_enum};
 
+/// What a notice of a plan says of a backend whose offers may come in a moment.
+pub const NOT_ANSWERED_YET: &str = "it has not answered yet";
+
 pub use job::{
     AppSpec, ClusterInfo, ImagePullProgress, Job, JobConnectionInfo, JobProvisioningData, JobRuntimeData,
     JobSpec, JobSshKey, JobSubmission, Probe, ProbeSpec, Requirements, Retry, WAITING_FOR_COMMANDS,

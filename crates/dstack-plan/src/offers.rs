@@ -26,14 +26,19 @@ pub use unanswered::Unanswered;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Decode)]
 pub struct Needs {
     /// Several nodes that reach each other.
+    #[decode(default)]
     pub multinode: bool,
     /// The backend must be able to run privileged containers.
+    #[decode(default)]
     pub privileged: bool,
     /// Folders of the instance as volumes.
+    #[decode(default)]
     pub instance_volumes: bool,
     /// The backend must be able to use reserved capacity.
+    #[decode(default)]
     pub reservations: bool,
     /// Machines, not only containers.
+    #[decode(default)]
     pub create_instance: bool,
 }
 

@@ -53,7 +53,7 @@ pub(super) fn first_plans(subject: &Subject, _: usize) -> Result<Vec<Figure>> {
         figures.push(figure(
             format!("later plans, {clouds}, p50"),
             Unit::Seconds,
-            if p50 == "≤ 1 s" { "≤ 20 ms" } else { "–" },
+            "≤ 20 ms",
             plans.later.p50,
         ));
     }

@@ -14,6 +14,7 @@ import { type Column, Table } from "./table";
 
 const OFFERS_MS = 60_000;
 const MISSING_MS = 10_000;
+const MOST_ASKED = 6;
 const VENDORS = ["nvidia", "amd", "google", "intel", "tenstorrent"];
 
 interface Wanted {
@@ -82,8 +83,8 @@ export function Offers({ project, fleet }: { project: string; fleet?: string }) 
         signal,
       }),
     staleTime: OFFERS_MS,
-    // What is missing may be there soon.
-    refetchInterval: ({ state }) => (state.data?.notices?.length ? MISSING_MS : false),
+    // What is missing may be there soon, or never.
+    refetchInterval: ({ state }) => (state.data?.notices?.length && state.dataUpdateCount < MOST_ASKED ? MISSING_MS : false),
     placeholderData: (before) => before,
   });
   const gpus = query.data?.gpus ?? [];

@@ -539,6 +539,8 @@ async fn ensure(
                 Made::Instance(place) => attempts.created = Some(*place),
                 Made::Group(group) => attempts.created_group = Some(*group),
             }
+            // Servers before this one can read what is left, and remove what was made.
+            attempts.unanswered = None;
             done(ctx, operation, attempts.to_json()).await
         }
         Ok(Progress::Underway { again, .. }) => {

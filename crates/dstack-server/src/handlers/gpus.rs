@@ -28,7 +28,7 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
         images: &std::collections::BTreeMap::new(),
         target: Target::Container,
     };
-    let (offers, missing) = match job_specs(&spec, 0, None, &context)?.first() {
+    let (offers, notices) = match job_specs(&spec, 0, None, &context)?.first() {
         Some(job) => {
             let mut planner =
                 Planner::new(&state.data, &state.control, call.project()?, &spec, Vec::new()).await?;
@@ -38,7 +38,6 @@ async fn list(call: Call, request: ListGpusRequest) -> Result<ListGpusResponse> 
         }
         None => Default::default(),
     };
-    let notices = missing.into_iter().collect();
     let by = Grouping::new(request.group_by.as_deref().unwrap_or_default())?;
     let gpu = spec.configuration.base().resources.gpu.as_ref();
     if gpu.is_some_and(|gpu| gpu.count.max == Some(0)) {

@@ -1,7 +1,5 @@
 //! Plans of fleets: what applying one would do, and the offers for it.
 
-use std::collections::BTreeSet;
-
 use dstack_control::fleets::hosts::{opened, without_keys};
 use dstack_control::fleets::validate;
 use dstack_model::common::ApplyAction;
@@ -45,7 +43,7 @@ pub(super) async fn get_plan(call: Call, request: GetFleetPlanRequest) -> Result
         total_offers: u64::try_from(total_offers).unwrap_or(u64::MAX),
         max_offer_price,
         action: Some(action),
-        notices: missing.into_iter().collect(),
+        notices: missing,
     })
 }
 
@@ -79,7 +77,7 @@ async fn current(call: &Call, effective: &FleetSpec) -> Result<(Option<Fleet>, A
 }
 
 /// Of clouds, and what is missing of them; hosts of SSH fleets are named in the configuration.
-async fn offers(call: &Call, spec: &FleetSpec) -> Result<(Vec<Offer>, BTreeSet<String>)> {
+async fn offers(call: &Call, spec: &FleetSpec) -> Result<(Vec<Offer>, Vec<String>)> {
     if spec.configuration.ssh_config.is_some() {
         return Ok(Default::default());
     }

@@ -1,6 +1,6 @@
 //! Offers of the project's backends.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
@@ -23,8 +23,14 @@ use crate::state::Control;
 
 /// How long a plan waits for backends while others have something to offer: those that have not answered are left out, and named.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// How long it waits while nothing at all is offered: a plan without offers says that there are none.
+/// How long it waits while nothing is offered that counts: a plan without offers says that there are none.
 const LONGEST: Duration = Duration::from_secs(20);
+/// As long as each question has in any case, where others took most of the time.
+const LEAST: Duration = Duration::from_millis(500);
+
+/// Why offers are missing. What a cloud says itself may be about its account: that is for those who manage it, and logged.
+const LATE: &str = "it has not answered yet. Ask again in a moment";
+const FAILED: &str = "it answers with an error or not at all, as the server's log says";
 
 /// What the backends of a project offer. Each is asked at most once for the same requirements.
 #[derive(Debug)]
@@ -43,7 +49,7 @@ struct Answer {
     backend: usize,
     requirements: Requirements,
     /// Or why there are none, for people.
-    offers: std::result::Result<Vec<Offer>, String>,
+    offers: std::result::Result<Vec<Offer>, &'static str>,
 }
 
 impl Answer {
@@ -81,7 +87,7 @@ impl OfferSource {
             .filter(|(_, backend)| able(needs, backend.capabilities()))
             .map(|(place, _)| place)
             .collect();
-        self.ask(&asked, requirements).await;
+        self.ask(&asked, requirements, |offers| !offers.is_empty()).await;
         let answers = asked.iter().filter_map(|place| self.known(*place, requirements));
         merge(answers.map(Answer::offers)).collect()
     }
@@ -93,21 +99,25 @@ impl OfferSource {
             .filter(|(_, backend)| query.asks(backend.kind()) && able(query.needs, backend.capabilities()))
             .map(|(place, _)| place)
             .collect();
-        self.ask(&asked, &query.requirements).await;
+        let counts = |offers: &[Offer]| offers.iter().any(|offer| query.counts(offer).is_ok());
+        self.ask(&asked, &query.requirements, counts).await;
         let answers = asked
             .iter()
             .filter_map(|place| self.known(*place, &query.requirements));
         query.select(answers.map(Answer::offers), limit)
     }
 
-    /// Of what backends nothing is known, and why, in sentences.
-    pub(in crate::handlers) fn missing(&self) -> BTreeSet<String> {
-        let missing = self.answers.iter().filter_map(|answer| {
-            let reason = answer.offers.as_ref().err()?;
-            let kind = self.backends.get(answer.backend)?.kind();
-            Some(format!("The offers of {kind} are missing: {reason}"))
-        });
-        missing.collect()
+    /// Of what backends not all is known, and why: a sentence each.
+    pub(in crate::handlers) fn missing(&self) -> Vec<String> {
+        let mut reasons = BTreeMap::new();
+        for answer in &self.answers {
+            let backend = self.backends.get(answer.backend);
+            if let (Some(backend), Err(reason)) = (backend, &answer.offers) {
+                reasons.entry(backend.kind()).or_insert(*reason);
+            }
+        }
+        let sentence = |(kind, reason)| format!("Offers of {kind} are missing: {reason}");
+        reasons.into_iter().map(sentence).collect()
     }
 
     fn known(&self, backend: usize, requirements: &Requirements) -> Option<&Answer> {
@@ -116,16 +126,24 @@ impl OfferSource {
             .find(|answer| answer.backend == backend && answer.requirements == *requirements)
     }
 
-    /// All at once, those that have not been asked this yet.
-    async fn ask(&mut self, places: &[usize], requirements: &Requirements) {
+    /// All at once, those that have not been asked this yet. `count`: whether there is one among offers that counts.
+    async fn ask(&mut self, places: &[usize], requirements: &Requirements, count: impl Fn(&[Offer]) -> bool) {
         let mut asked: FuturesUnordered<Question> = places
             .iter()
             .filter(|place| self.known(**place, requirements).is_none())
             .filter_map(|place| Some(Question::new(*place, self.backends.get(*place)?, requirements)))
             .collect();
-        // From the beginning of the plan on, however much is asked for it.
-        while let Some(patience) = self.patience(places, requirements, &asked) {
-            match timeout_at(self.begun + patience, asked.next()).await {
+        let asked_at = Instant::now();
+        loop {
+            let mut known = places.iter().filter_map(|place| self.known(*place, requirements));
+            let until = match known.any(|answer| count(answer.offers())) {
+                // Who was late for an earlier plan, and has not answered since, keeps nobody waiting.
+                true if self.are_all_late(&asked) => Instant::now(),
+                // From the beginning of the plan on, however much is asked for it.
+                true => (self.begun + PATIENCE).max(asked_at + LEAST),
+                false => self.begun + LONGEST,
+            };
+            match timeout_at(until, asked.next()).await {
                 Ok(Some(answer)) => self.answers.push(answer),
                 Ok(None) => return,
                 Err(_) => break,
@@ -139,24 +157,11 @@ impl OfferSource {
         }
     }
 
-    /// How long a plan waits for these questions; `None`: no longer.
-    fn patience(
-        &self,
-        places: &[usize],
-        requirements: &Requirements,
-        asked: &FuturesUnordered<Question>,
-    ) -> Option<Duration> {
-        let mut known = places.iter().filter_map(|place| self.known(*place, requirements));
-        if !known.any(|answer| !answer.offers().is_empty()) {
-            return Some(LONGEST);
-        }
-        // Who was late for an earlier plan, and has not answered since, keeps nobody waiting.
-        let is_late = |question: &Question| {
+    fn are_all_late(&self, asked: &FuturesUnordered<Question>) -> bool {
+        asked.iter().all(|question| {
             let backend = self.backend(question);
             backend.is_none_or(|backend| self.late.is_awaited(backend))
-        };
-        let all_are_late = !asked.is_empty() && asked.iter().all(is_late);
-        (!all_are_late).then_some(PATIENCE)
+        })
     }
 
     fn backend(&self, question: &Question) -> Option<(ProjectId, BackendType)> {
@@ -190,9 +195,7 @@ impl Question {
         Answer {
             backend: self.backend,
             requirements: self.requirements.clone(),
-            offers: Err(
-                "it has not answered yet. They are shown as soon as it has: ask again in a moment".to_owned(),
-            ),
+            offers: Err(LATE),
         }
     }
 }
@@ -205,7 +208,7 @@ impl Future for Question {
         answer.map(|offers| Answer {
             backend: self.backend,
             requirements: self.requirements.clone(),
-            offers,
+            offers: offers.map_err(|_| FAILED),
         })
     }
 }

@@ -1,7 +1,5 @@
 //! Plans: what applying a run would do, and the offers for it.
 
-use std::collections::BTreeSet;
-
 use dstack_engine::reconcile::fleet_view::fleets;
 use dstack_model::common::ApplyAction;
 use dstack_model::configurations::AnyRunConfiguration;
@@ -215,7 +213,7 @@ impl<'a> Planner<'a> {
     }
 
     /// What backends have not told what they offer, and why, in sentences.
-    pub(in crate::handlers) fn missing(&self) -> BTreeSet<String> {
+    pub(in crate::handlers) fn missing(&self) -> Vec<String> {
         self.source.missing()
     }
 
