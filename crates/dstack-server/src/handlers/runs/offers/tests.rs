@@ -220,10 +220,10 @@ async fn who_is_late_is_waited_for_beside_the_plan_and_once() {
     let late = LateOffers::default();
     let mut first = source(&[&aws, &lambda], &late);
     assert_eq!(told(&mut first, &query(9.0)).await, (vec!["aws"], 2.5));
-    // Until it has answered, others do not wait for it, need not even ask it, and are told the same.
+    // Until it has answered, others do not wait for it, and are told the same.
     let mut second = source(&[&aws, &lambda], &late);
     assert_eq!(told(&mut second, &query(9.0)).await, (vec!["aws"], 0.0));
-    assert_eq!((first.missing(), lambda.counts()), (second.missing(), (1, 0)));
+    assert_eq!((first.missing(), lambda.counts()), (second.missing(), (2, 0)));
     sleep(Duration::from_secs(10)).await;
     assert_eq!(
         lambda.counts(),
