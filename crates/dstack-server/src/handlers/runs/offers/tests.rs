@@ -227,8 +227,8 @@ async fn who_is_late_is_waited_for_beside_the_plan_and_once() {
     sleep(Duration::from_secs(10)).await;
     assert_eq!(
         lambda.counts(),
-        (1, 1),
-        "the question of the first plan was waited for"
+        (2, 1),
+        "the first question was waited for, and the second was not"
     );
     let mut third = source(&[&aws, &lambda], &late);
     assert_eq!(told(&mut third, &query(9.0)).await, (vec!["aws"], 2.5));
