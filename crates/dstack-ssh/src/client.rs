@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use russh::client::{self, ChannelOpenHandle, Handle, Session};
 use russh::keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate};
-use russh::{ChannelId, Disconnect, Limits, Preferred, Sig, SshId};
+use russh::{ChannelId, Disconnect, Preferred, Sig, SshId};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -17,6 +17,7 @@ use crate::channel::{ChannelStream, ExecChannel, ExitStatus};
 use crate::ciphers;
 use crate::error::SshError;
 use crate::inbox::{Event, Inbox};
+use crate::key_limits::PEER_RENEWS_KEYS;
 
 /// One SSH server on the way, and how to log in there.
 #[derive(Debug, Clone)]
@@ -174,17 +175,6 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Keys are renewed when the server wants it: OpenSSH does after 1 GB with ChaCha20-Poly1305, and after 64 GB with AES, as do others after
-/// 1 GB. `russh` gives up a connection whose keys it begins to renew itself while more than two windows of data are under way to it, which
-/// many streams at once have. It only does so before the nonces of ChaCha20-Poly1305 would repeat: those are 32 bits, and no packet of a
-/// channel has less than 9 bytes.
-const SERVER_RENEWS_KEYS: Limits = Limits {
-    rekey_write_limit: MOST_BYTES_OF_KEYS,
-    rekey_read_limit: MOST_BYTES_OF_KEYS,
-    rekey_time_limit: Duration::from_secs(365 * 24 * 60 * 60),
-};
-const MOST_BYTES_OF_KEYS: usize = 1 << 35;
-
 impl Connection {
     /// Connects to `target` through `jumps` (nearest first) and authenticates at each of them.
     pub async fn open(
@@ -253,7 +243,7 @@ impl Connection {
                 cipher: ciphers::preferred(),
                 ..Preferred::DEFAULT
             },
-            limits: SERVER_RENEWS_KEYS,
+            limits: PEER_RENEWS_KEYS,
             ..client::Config::default()
         };
         if let Some(name) = options.name {

@@ -11,6 +11,7 @@ mod ciphers;
 pub mod client;
 pub mod error;
 pub mod inbox;
+pub mod key_limits;
 pub mod keys;
 
 pub use channel::{ChannelStream, ExecChannel, ExitStatus};
