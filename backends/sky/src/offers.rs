@@ -30,9 +30,10 @@ const HOSTS: &str = "remote";
 /// Answers that are kept for different requirements.
 const MOST_KEPT: usize = 32;
 
-/// Pause before the other server is asked again for offers of backends that it waits for itself, and how often it is at most.
+/// Pause before the other server is asked again for offers of backends that it waits for itself, and how often it is at most: all
+/// of it, its own waits of two and a half seconds among it, takes less than the twenty seconds after which a backend is left out.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-const MOST_ASKED: usize = 5;
+const MOST_ASKED: usize = 3;
 
 /// What the other server has said it offers, by what it was asked.
 pub(crate) type Kept = std::collections::HashMap<String, Arc<Cached<Vec<Offer>>>>;

@@ -215,6 +215,30 @@ async fn a_stalled_reader_does_not_stop_other_channels() {
     assert_eq!(all.len(), 8_000_000);
 }
 
+/// More than a gigabyte: after that the library would renew keys by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_at_once_go_on_however_much_they_carry() {
+    const BYTES: u64 = 200_000_000;
+    let Some(server) = Server::start().await else {
+        return;
+    };
+    let connection = server.open().await;
+    let command = format!("head -c {BYTES} /dev/zero");
+    let read = async || {
+        let mut stream = connection.start(&command).await.unwrap().into_stream();
+        tokio::io::copy(&mut stream, &mut tokio::io::sink())
+            .await
+            .unwrap()
+    };
+    let (one, other, third) = (
+        async { tokio::join!(read(), read()) },
+        async { tokio::join!(read(), read()) },
+        async { tokio::join!(read(), read()) },
+    );
+    let read = tokio::join!(one, other, third);
+    assert_eq!(read, ((BYTES, BYTES), (BYTES, BYTES), (BYTES, BYTES)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_keys_wrong_hosts_and_silent_ones_are_told_apart() {
     let Some(server) = Server::start().await else {

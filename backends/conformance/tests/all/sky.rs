@@ -224,6 +224,26 @@ async fn offers_are_asked_for_once_in_a_while_for_each_requirement() {
     assert_eq!(emulator.planned().len(), 3);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_the_other_server_waits_for_is_waited_for_and_never_taken_for_all_there_is() {
+    let Played { emulator, cloud } = played(&json!({}));
+    let (backend, any) = (cloud.open(), of(&json!({"gpu": 1}), None));
+    let all = backend.offers(&any).await.unwrap().len();
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    emulator.answer_early(2);
+    assert_eq!(backend.offers(&any).await.unwrap().len(), all);
+    assert_eq!(emulator.planned().len(), 1 + 3);
+
+    // It is not waited for for ever, and what it has said so far is not kept.
+    let other = of(&json!({"gpu": 2}), None);
+    emulator.answer_early(4);
+    assert_eq!(backend.offers(&other).await.unwrap().len(), 0);
+    let asked = emulator.planned().len();
+    assert_eq!(asked, 1 + 3 + 4);
+    backend.offers(&other).await.unwrap();
+    assert_eq!(emulator.planned().len(), asked + 1);
+}
+
 async fn configured(cloud: &Cloud) -> Result<(), ConfigureError> {
     cloud.configure(&cloud.config).await.map(drop)
 }

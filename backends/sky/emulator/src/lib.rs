@@ -63,6 +63,8 @@ struct Server {
     planned: Vec<Value>,
     sold_out: bool,
     gives_own_networks: bool,
+    /// Plans that are made before its backends have answered.
+    early_plans: u32,
     lag: Duration,
     ids: u32,
 }
@@ -177,6 +179,7 @@ impl Sky {
                 planned: Vec::new(),
                 sold_out: false,
                 gives_own_networks: false,
+                early_plans: 0,
                 lag: Duration::ZERO,
                 ids: 0,
             }),
@@ -201,6 +204,11 @@ impl Sky {
     /// The server is of this version.
     pub fn be_of_version(&self, major: u32, minor: u32) {
         self.lock().version = (major, minor);
+    }
+
+    /// So many plans are made before its backends have answered, and say so.
+    pub fn answer_early(&self, plans: u32) {
+        self.lock().early_plans = plans;
     }
 
     /// Containers have networks of their own.
@@ -383,8 +391,13 @@ impl Sky {
             .offers
             .iter()
             .filter(|offer| has_fleet && runs::fits(offer, wanted));
-        let offers: Vec<Value> = all.cloned().collect();
+        let mut offers: Vec<Value> = all.cloned().collect();
+        let is_early = state.early_plans > 0;
+        state.early_plans = state.early_plans.saturating_sub(1);
         drop(state);
+        if is_early {
+            offers.clear();
+        }
         let most = match asked["max_offers"].as_u64().unwrap_or(50) {
             most @ 1..=10_000 => usize::try_from(most).unwrap(),
             _ => return Err(invalid("less_than_equal", "max_offers", asked)),
@@ -396,6 +409,10 @@ impl Sky {
         plan["job_plans"][0]["total_offers"] = json!(offers.len());
         let shown: Vec<&Value> = offers.iter().take(most).collect();
         plan["job_plans"][0]["offers"] = json!(shown);
+        if is_early {
+            let late = "Offers of aws are missing: it has not answered yet. Ask again in a moment";
+            plan["notices"] = json!([late]);
+        }
         Ok(plan)
     }
 
