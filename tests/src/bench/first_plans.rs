@@ -137,7 +137,8 @@ impl Clouds {
 
     /// How long one takes, in seconds, which has the offers of all clouds but one, and names that one.
     fn plan(&self, missing: Option<&str>) -> Result<f64> {
-        let configuration = json!({"type": "task", "commands": ["true"]});
+        let resources = json!({"cpu": "1..", "memory": "1GB..", "disk": "1GB..", "gpu": "0.."});
+        let configuration = json!({"type": "task", "commands": ["true"], "resources": resources});
         let spec = json!({"run_name": "plan", "configuration": configuration});
         let request = json!({"run_spec": spec, "for_offers_only": true, "max_offers": 10_000});
         let begun = Instant::now();
