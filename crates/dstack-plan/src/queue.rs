@@ -54,8 +54,8 @@ pub struct NewInstance {
 
 /// Knows what backends offer.
 pub trait OfferSource {
-    /// The available offers for a query, beside `master` if that is given: of those backends that have answered in time. `None`: not
-    /// known yet.
+    /// The available offers for a query, beside `master` if that is given, of those backends that have answered in time. `None`: the
+    /// backends have been asked, and have not answered yet.
     fn offers(&mut self, query: &Query, master: Option<&JobProvisioningData>) -> Option<AvailableOffers>;
 }
 

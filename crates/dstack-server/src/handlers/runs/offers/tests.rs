@@ -128,7 +128,7 @@ fn source(clouds: &[&Arc<Cloud>], late: &LateOffers) -> OfferSource {
     }
 }
 
-/// Of anything.
+/// Asks for any machine that costs no more an hour than this.
 fn query(max_price: f64) -> Query {
     let requirements = json!({"resources": {}, "max_price": max_price});
     Query::new(&Profile::default(), serde_json::from_value(requirements).unwrap())
