@@ -44,6 +44,9 @@ pub struct Pace {
     pub token_lives: Duration,
 }
 
+/// How long a machine is still told of after its end.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
 const USUAL: Pace = Pace {
     starts: Duration::from_secs(60),
     ends: Duration::from_secs(15),
@@ -73,6 +76,8 @@ impl fmt::Debug for Shared {
 #[derive(Debug, Default)]
 struct Cloud {
     machines: Vec<Machine>,
+    /// What was asked for, of each machine that there ever was.
+    asked: Vec<Value>,
     keys: Vec<Record>,
     scripts: Vec<Record>,
     /// Disks that are left and billed.
@@ -95,6 +100,8 @@ struct Machine {
     listed_at: Instant,
     runs_at: Instant,
     ended_at: Option<Instant>,
+    /// The ledger has its end.
+    is_settled: bool,
     /// Instead of what time brings.
     status: Option<&'static str>,
 }
@@ -203,12 +210,7 @@ impl Verda {
 
     /// What was asked for, of each machine.
     pub fn asked(&self) -> Vec<Value> {
-        let state = self.lock();
-        state
-            .machines
-            .iter()
-            .map(|machine| machine.asked.clone())
-            .collect()
+        self.lock().asked.clone()
     }
 
     /// Spot machines are taken away.
@@ -247,13 +249,19 @@ impl Verda {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is over costs nothing any more.
+    /// What is over costs nothing any more, and is forgotten after a while.
     fn settle(&self) {
-        for machine in &self.lock().machines {
-            if machine.status(self.0.pace) == "discontinued" {
+        let (pace, now) = (self.0.pace, Instant::now());
+        let mut state = self.lock();
+        for machine in &mut state.machines {
+            if !machine.is_settled && machine.status(pace) == "discontinued" {
+                machine.is_settled = true;
                 self.0.ledger.removed(&machine.id);
             }
         }
+        let is_remembered = |at: Instant| now < at + pace.ends + REMEMBERED;
+        state.machines.retain(|machine| machine.ended_at.is_none_or(is_remembered));
+        state.tokens.retain(|_, ends| *ends > now);
     }
 
     fn next_id(&self, state: &mut Cloud) -> String {
@@ -533,10 +541,12 @@ impl Verda {
             listed_at: now + state.lag,
             runs_at: now + self.0.pace.starts,
             ended_at: None,
+            is_settled: false,
             status: None,
         };
         let whole = machine.to_json(self.0.pace);
         state.machines.push(machine);
+        state.asked.push(body.clone());
         match state.answers_json {
             true => Answer::Json(StatusCode::ACCEPTED, whole),
             false => Answer::Text(StatusCode::ACCEPTED, id),
