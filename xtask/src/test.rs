@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything CI checks.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -206,6 +207,7 @@ fn nextest(variables: &Variables, scope: Scope, filter: &[String]) -> Result<Tal
     let mut command = cargo();
     command
         .args(["nextest", "run", "--profile", "ci", "--no-tests", "warn"])
+        .args(["--test-threads", &test_threads().to_string()])
         .args(scope.arguments())
         .args(filter);
     let ended = status(command.envs(variables.iter().cloned()))?;
@@ -216,6 +218,11 @@ fn nextest(variables: &Variables, scope: Scope, filter: &[String]) -> Result<Tal
         tally.fail(format!("cargo nextest run ({ended})"));
     }
     Ok(tally)
+}
+
+/// Twice the processors: `.config/nextest.toml` says which tests count as one thread and which as two.
+fn test_threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The way without nextest: one process per crate, counted from the summary lines.

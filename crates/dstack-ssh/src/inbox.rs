@@ -60,6 +60,8 @@ impl Event {
 struct Queue {
     events: VecDeque<Event>,
     closed: bool,
+    /// The connection ended before the channel did: nobody knows what else would have come.
+    lost: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
     reader_gone: bool,
@@ -143,9 +145,15 @@ impl Inbox {
         wakers.into_iter().for_each(wake);
     }
 
-    /// The connection is gone: every reader sees the rest and then the end.
+    /// The connection is gone: every reader sees the rest and then the end, which as a byte stream is an error unless the peer had
+    /// sent all.
     pub fn close_all(&self) {
-        let ids: Vec<_> = self.shared.lock().queues.keys().copied().collect();
+        let mut state = self.shared.lock();
+        for queue in state.queues.values_mut() {
+            queue.lost |= !queue.closed;
+        }
+        let ids: Vec<_> = state.queues.keys().copied().collect();
+        drop(state);
         for id in ids {
             self.close(id);
         }
@@ -221,13 +229,21 @@ fn pause_at(unread: usize) -> Duration {
         .min(LONGEST_PAUSE)
 }
 
+fn connection_lost() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "the SSH connection ended before the stream on it did",
+    )
+}
+
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }
 }
 
-/// Reads one channel's queue: as events, or as a byte stream.
+/// Reads one channel's queue: as events, or as a byte stream, which fails with [`io::ErrorKind::ConnectionReset`] when the connection
+/// ends before the peer has sent all.
 #[derive(Debug)]
 pub struct InboxReader {
     id: ChannelId,
@@ -252,6 +268,11 @@ impl InboxReader {
             }
             _ => Poll::Ready(()),
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        let state = self.shared.lock();
+        state.queues.get(&self.id).is_some_and(|queue| queue.lost)
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
@@ -287,6 +308,7 @@ impl AsyncRead for InboxReader {
             }
             match std::task::ready!(self.poll_next(cx)) {
                 Some(Event::Data(data)) => self.rest = data,
+                None if self.is_lost() => return Poll::Ready(Err(connection_lost())),
                 Some(Event::Eof) | None => self.has_ended = true,
                 Some(_) => {}
             }
@@ -355,6 +377,27 @@ mod tests {
                 read.expect("nobody waits for an end that has come").unwrap(),
                 wanted
             );
+        }
+    }
+
+    /// What was cut off must not pass for the whole.
+    #[tokio::test]
+    async fn the_end_of_the_connection_is_no_end_of_a_stream() {
+        let inbox = Inbox::new();
+        let [mut cut, mut whole, mut closed] = [1, 2, 3].map(|n| inbox.reader(id(n)));
+        for n in 1..=3 {
+            inbox.push(id(n), Event::Data(Bytes::from_static(b"some")));
+        }
+        inbox.push(id(2), Event::Eof);
+        inbox.close(id(3));
+        inbox.close_all();
+        let mut text = String::new();
+        let error = cut.read_to_string(&mut text).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        for reader in [&mut whole, &mut closed] {
+            let mut text = String::new();
+            reader.read_to_string(&mut text).await.unwrap();
+            assert_eq!(text, "some");
         }
     }
 

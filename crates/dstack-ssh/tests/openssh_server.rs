@@ -295,6 +295,9 @@ async fn the_end_of_a_connection_is_noticed() {
     let Some(dstack_ssh::inbox::Event::Data(pid)) = running.next().await else {
         panic!()
     };
+    let mut stream = connection.start("echo begun; sleep 600").await.unwrap().into_stream();
+    let mut begun = [0; 6];
+    stream.read_exact(&mut begun).await.unwrap();
     server.process.kill().await.unwrap();
     // The connection's own sshd process lives on: end it as a dying host would.
     let pid = String::from_utf8_lossy(&pid).trim().to_owned();
@@ -309,6 +312,8 @@ async fn the_end_of_a_connection_is_noticed() {
     connection.closed().await;
     assert!(connection.is_closed());
     while running.next().await.is_some() {}
+    let cut_off = stream.read(&mut begun).await.unwrap_err();
+    assert_eq!(cut_off.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(matches!(
         connection.exec("true", b"").await,
         Err(SshError::Closed)
