@@ -12,6 +12,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::Sky;
 use crate::client::{Fleet, Project};
@@ -30,10 +31,13 @@ const HOSTS: &str = "remote";
 /// Answers that are kept for different requirements.
 const MOST_KEPT: usize = 32;
 
-/// Pause before the other server is asked again for offers of backends that it waits for itself, and how often it is at most: all
-/// of it, its own waits of two and a half seconds among it, takes less than the twenty seconds after which a backend is left out.
+/// Pause before the other server is asked again for offers of backends that it waits for itself, and for how long it is asked: with
+/// its own wait of two and a half seconds that is less than the twenty seconds after which a backend is left out.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-const MOST_ASKED: usize = 3;
+const ASKED_FOR: Duration = Duration::from_secs(8);
+
+/// How long an answer is kept that does not have what backends offer for which the other server still waits.
+const INCOMPLETE_LIFETIME: Duration = Duration::from_secs(30);
 
 /// What the other server has said it offers, by what it was asked.
 pub(crate) type Kept = std::collections::HashMap<String, Arc<Cached<Vec<Offer>>>>;
@@ -70,7 +74,7 @@ impl Sky {
             .get(async || self.ask_for_offers(wanted, &may_be_more).await)
             .await?;
         if may_be_more.into_inner() {
-            kept.forget();
+            kept.hold_for(INCOMPLETE_LIFETIME);
         }
         Ok(distinct(offers.iter().filter_map(|offer| self.as_ours(offer))))
     }
@@ -105,11 +109,9 @@ impl Sky {
             fields.insert("backends".to_owned(), json!(backends));
         }
         let asked = json!({"configuration": configuration});
+        let begun = Instant::now();
         let (mut offers, mut are_awaited) = told(self.client.offers(&asked).await)?;
-        for _ in 0..MOST_ASKED {
-            if !are_awaited {
-                break;
-            }
+        while are_awaited && begun.elapsed() < ASKED_FOR {
             tokio::time::sleep(ASK_AGAIN).await;
             (offers, are_awaited) = told(self.client.offers(&asked).await)?;
         }

@@ -1,5 +1,5 @@
 use std::sync::Mutex as StdMutex;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dstack_compute::ComputeError;
@@ -19,6 +19,7 @@ pub struct Cached<T> {
     clock: SharedClock,
     lifetime: Duration,
     stale_lifetime: Duration,
+    /// The last answer, and until when it holds.
     known: StdMutex<Option<(Time, Arc<T>)>>,
     fetching: Mutex<()>,
 }
@@ -49,33 +50,44 @@ impl<T: Send + Sync> Cached<T> {
     where
         F: Future<Output = Result<T, ComputeError>> + Send,
     {
-        if let Some(known) = self.within(self.lifetime) {
+        if let Some(known) = self.known(Duration::ZERO) {
             return Ok(known);
         }
         let _fetching = self.fetching.lock().await;
-        if let Some(known) = self.within(self.lifetime) {
+        if let Some(known) = self.known(Duration::ZERO) {
             return Ok(known);
         }
         match fetch().await {
             Ok(fetched) => {
                 let fetched = Arc::new(fetched);
-                *self.known.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some((self.clock.now(), Arc::clone(&fetched)));
+                *self.lock() = Some((self.clock.now() + self.lifetime, Arc::clone(&fetched)));
                 Ok(fetched)
             }
-            Err(error) => self.within(self.lifetime + self.stale_lifetime).ok_or(error),
+            Err(error) => self.known(self.stale_lifetime).ok_or(error),
+        }
+    }
+
+    /// The answer holds for no longer than this from now on.
+    pub fn hold_for(&self, lifetime: Duration) {
+        if let Some((until, _)) = self.lock().as_mut() {
+            *until = (*until).min(self.clock.now() + lifetime);
         }
     }
 
     /// The next one who asks has it fetched.
     pub fn forget(&self) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.lock() = None;
     }
 
-    fn within(&self, age: Duration) -> Option<Arc<T>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, answer) = known.as_ref()?;
-        (self.clock.now() < *at + age).then(|| Arc::clone(answer))
+    /// The answer, unless it has been too old for longer than this.
+    fn known(&self, too_old_for: Duration) -> Option<Arc<T>> {
+        let known = self.lock();
+        let (until, answer) = known.as_ref()?;
+        (self.clock.now() < *until + too_old_for).then(|| Arc::clone(answer))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Time, Arc<T>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,5 +121,10 @@ mod tests {
         assert_eq!(*cached.get(&fetch).await.unwrap(), 2);
         cached.forget();
         assert_eq!(*cached.get(&fetch).await.unwrap(), 3);
+        cached.hold_for(Duration::from_secs(5));
+        cached.hold_for(Duration::from_secs(8));
+        assert_eq!(*cached.get(&fetch).await.unwrap(), 3);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(*cached.get(&fetch).await.unwrap(), 4, "never longer than was said");
     }
 }

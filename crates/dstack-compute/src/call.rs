@@ -298,8 +298,8 @@ impl<'a> Call<'a> {
         if removal != Removal::Gone {
             return Ok(removal);
         }
-        // A call that is still on its way would make it again.
-        if late.is_some_and(|late| self.now() < late) {
+        // A call that is still on its way would make it again, and what it has made may not be listed yet.
+        if late.is_some_and(|late| self.now() < late + listed_within) {
             let again = LISTED_INTERVAL;
             return Ok(Removal::Underway { again });
         }

@@ -97,14 +97,14 @@ mod tests {
         let (head, _) = script.split_once("# In a shell of its own").unwrap();
         let shown = |before: &str| {
             let text =
-                format!("{before}{head}env; printf '%s|' \"$ssh_port\" \"$http_port\" \"$runner_dir\"");
+                format!("{before}{head}env; printf '%s|' \"$state\" \"$ssh_port\" \"$http_port\" \"$runner_dir\"");
             String::from_utf8(run(&text, "/usr/bin:/bin").stdout).unwrap()
         };
-        assert!(shown("").ends_with("10022|10999||"));
+        assert!(shown("").ends_with("/var/lib/dstack|10022|10999||"));
         let beside = shown(
             "export DSTACK_BOOTSTRAP_SSH_PORT=1 DSTACK_BOOTSTRAP_HTTP_PORT=2 DSTACK_BOOTSTRAP_RUNNER_DIR='/a b'\n",
         );
-        assert!(beside.ends_with("1|2|/a b|"), "{beside}");
+        assert!(beside.ends_with("/var/lib/dstack-1|1|2|/a b|"), "{beside}");
         assert!(
             !beside.contains("DSTACK_BOOTSTRAP"),
             "jobs do not see them: {beside}"

@@ -17,17 +17,17 @@ fn order(mut ciphers: Vec<Name>, has_aes: bool) -> Vec<Name> {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn has_aes() -> bool {
+pub(crate) fn has_aes() -> bool {
     std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
 }
 
 #[cfg(target_arch = "aarch64")]
-fn has_aes() -> bool {
+pub(crate) fn has_aes() -> bool {
     std::arch::is_aarch64_feature_detected!("aes")
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const fn has_aes() -> bool {
+pub(crate) const fn has_aes() -> bool {
     false
 }
 

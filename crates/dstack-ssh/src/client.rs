@@ -17,7 +17,7 @@ use crate::channel::{ChannelStream, ExecChannel, ExitStatus};
 use crate::ciphers;
 use crate::error::SshError;
 use crate::inbox::{Event, Inbox};
-use crate::key_limits::PEER_RENEWS_KEYS;
+use crate::key_limits::peer_renews_keys;
 
 /// One SSH server on the way, and how to log in there.
 #[derive(Debug, Clone)]
@@ -243,7 +243,7 @@ impl Connection {
                 cipher: ciphers::preferred(),
                 ..Preferred::DEFAULT
             },
-            limits: PEER_RENEWS_KEYS,
+            limits: peer_renews_keys(),
             ..client::Config::default()
         };
         if let Some(name) = options.name {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use dstack_ssh::key_limits::PEER_RENEWS_KEYS;
+use dstack_ssh::key_limits::peer_renews_keys;
 use dstack_ssh::keys::KeyError;
 use dstack_system::task;
 use russh::keys::PrivateKey;
@@ -182,7 +182,7 @@ fn config(keys: Vec<PrivateKey>) -> russh::server::Config {
         keepalive_interval: Some(ALIVE_INTERVAL),
         keepalive_max: ALIVE_MAX,
         nodelay: true,
-        limits: PEER_RENEWS_KEYS,
+        limits: peer_renews_keys(),
         ..russh::server::Config::default()
     }
 }

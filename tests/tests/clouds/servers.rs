@@ -8,13 +8,17 @@ use dstack_tests::runs::{TEST_TIMEOUT, attach};
 use dstack_tests::server::{Server, Setup, TOKEN, eventually};
 use serde_json::{Value, json};
 
-use crate::{CREATE, succeeds};
+use crate::{CREATE, is_attached_to_and_stopped, nothing_is_left, runs_to_its_end, succeeds};
 
 mod ours {
     use dstack_tests::{cli::Cli, need};
     #[test]
     fn a_task_runs_on_a_host_of_another_server() {
         super::a_task_runs_on_a_host_of_another_server(&need!(Cli::ours()));
+    }
+    #[test]
+    fn a_task_runs_in_a_container_of_a_cloud_of_another_server() {
+        super::a_task_runs_in_a_container_of_a_cloud_of_another_server(&need!(Cli::ours()));
     }
 }
 
@@ -153,4 +157,34 @@ fn a_task_runs_on_a_host_of_another_server(cli: &Cli) {
     succeeds(cli, &server, &["fleet", "delete", "-y", "cloud"]);
     nothing_is_there(&other);
     assert!(!server.output().contains(&format!("Bearer {TOKEN}")));
+}
+
+/// In a container with two agents of this kind, each with its own ports and folders.
+fn a_task_runs_in_a_container_of_a_cloud_of_another_server(cli: &Cli) {
+    let cloud = need!(crate::pods::runpod());
+    let other = need!(crate::start(&cloud));
+    other.get(CREATE, &cloud.config).unwrap();
+    let fleet = json!({"type": "fleet", "name": "cloud", "nodes": "0..2", "idle_duration": "1h", "backends": [cloud.name]});
+    let plan =
+        json!({"plan": {"spec": {"configuration": fleet, "profile": {"name": "default"}}}, "force": true});
+    other.get("/api/project/main/fleets/apply", &plan).unwrap();
+
+    let server = need!(Setup::local()).start().unwrap();
+    let config = json!({"type": "dstack", "url": other.url(), "project": "main", "backends": [cloud.name],
+        "creds": {"type": "api_token", "api_token": TOKEN}});
+    server.get(CREATE, &config).unwrap();
+    let added = cli.add_project(&server).unwrap();
+    assert_eq!(added.code, Some(0), "{}", added.text);
+    cli.write(
+        "fleet.yml",
+        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [dstack]\n",
+    )
+    .unwrap();
+    succeeds(cli, &server, &["apply", "-y", "-f", "fleet.yml"]);
+    runs_to_its_end(cli, &server);
+    is_attached_to_and_stopped(cli, &server);
+    nothing_is_there(&other);
+    let delete = json!({"names": ["cloud"]});
+    other.get("/api/project/main/fleets/delete", &delete).unwrap();
+    nothing_is_left(&cloud);
 }

@@ -418,7 +418,9 @@ impl Sky {
 
     /// What is deleted is not kept, and what is over and not deleted is.
     fn settle(&self) {
-        for run in self.lock().runs.iter().filter(|run| run.deleted) {
+        let mut state = self.lock();
+        for run in state.runs.iter_mut().filter(|run| run.deleted && !run.is_settled) {
+            run.is_settled = true;
             self.0.ledger.removed(&run.id);
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Run {
     aborted_at: Option<Instant>,
     pub(crate) is_lost: bool,
     pub(crate) deleted: bool,
+    /// The ledger has its end.
+    pub(crate) is_settled: bool,
 }
 
 /// Whether an offer is one for a configuration, as far as backends ask.
@@ -139,6 +141,7 @@ impl Sky {
             aborted_at: None,
             is_lost: false,
             deleted: false,
+            is_settled: false,
         };
         state.runs.push(run.clone());
         state.applied.push(spec);
@@ -162,6 +165,7 @@ impl Sky {
             aborted_at: None,
             is_lost: false,
             deleted: false,
+            is_settled: false,
         };
         state.runs.push(run);
     }
@@ -183,7 +187,8 @@ impl Sky {
 
     /// Answers `runs/list`: those that were submitted last come first, `limit` of them after `prev_run_id`.
     pub(crate) fn list_runs(&self, asked: &Value) -> Value {
-        let mut runs: Vec<Run> = self.lock().runs.clone();
+        let state = self.lock();
+        let mut runs: Vec<&Run> = state.runs.iter().collect();
         runs.sort_by(|a, b| b.made_at.cmp(&a.made_at).then_with(|| a.id.cmp(&b.id)));
         let after = asked["prev_run_id"].as_str();
         let position = after.and_then(|id| runs.iter().position(|run| run.id == id));
@@ -192,7 +197,9 @@ impl Sky {
                 && !(asked["only_active"] == true && (run.deleted || run.is_finished(self.0.pace)))
         });
         let limit = usize::try_from(asked["limit"].as_u64().unwrap_or(100)).unwrap();
-        json!(page.take(limit).map(|run| self.run_json(run)).collect::<Vec<_>>())
+        let page: Vec<Run> = page.take(limit).copied().cloned().collect();
+        drop(state);
+        json!(page.iter().map(|run| self.run_json(run)).collect::<Vec<_>>())
     }
 
     pub(crate) fn stop_runs(&self, names: &[String]) {

@@ -343,6 +343,7 @@ async fn a_job_in_a_container_of_a_cloud() {
 #[tokio::test]
 async fn a_job_beside_another_agent() {
     let before = "mkdir -p /dstack/ssh /tmp/runner && echo theirs > /dstack/ssh/keys && echo theirs > /tmp/runner/job.log\n\
+        mkdir -p /var/lib/dstack && for file in authorized_keys host_key taken; do echo theirs > /var/lib/dstack/$file; done\n\
         nc -l -p 10022 </dev/null & nc -l -p 10999 </dev/null &\n\
         export DSTACK_BOOTSTRAP_SSH_PORT=10023 DSTACK_BOOTSTRAP_HTTP_PORT=10997 DSTACK_BOOTSTRAP_RUNNER_DIR=/var/lib/dstack-inner";
     let Some(container) = Running::start(before) else {
@@ -368,8 +369,8 @@ async fn a_job_beside_another_agent() {
         "{output}"
     );
     assert_eq!(
-        container.exec("cat /dstack/ssh/keys /tmp/runner/job.log; ls /tmp/runner; netstat -ltn | grep -c ':10022 \\|:10999 '"),
-        "theirs\ntheirs\njob.log\n2",
+        container.exec("cat /dstack/ssh/keys /tmp/runner/job.log /var/lib/dstack/*; ls /var/lib/dstack /tmp/runner; netstat -ltn | grep -c ':10022 \\|:10999 '"),
+        "theirs\ntheirs\ntheirs\ntheirs\ntheirs\n/tmp/runner:\njob.log\n\n/var/lib/dstack:\nauthorized_keys\nhost_key\ntaken\n2",
         "{}",
         container.logs()
     );

@@ -171,8 +171,10 @@ async fn accept(connection: Arc<Connection>, listener: TcpListener, port: u16) {
 }
 
 async fn forward_one(connection: Arc<Connection>, mut local: TcpStream, port: u16) {
-    // The user's program sees a closed connection, as it would without a tunnel.
-    let _ = copy(&connection, &mut local, port).await;
+    if copy(&connection, &mut local, port).await.is_err() {
+        // The user's program sees a broken connection, as it would without a tunnel: what was cut off must not pass for whole.
+        let _ = local.set_zero_linger();
+    }
 }
 
 async fn copy(connection: &Connection, local: &mut TcpStream, port: u16) -> io::Result<()> {

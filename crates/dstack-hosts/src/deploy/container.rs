@@ -25,6 +25,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// There is no event for a port that begins to be listened to.
 const AGAIN: Duration = Duration::from_millis(300);
 
+/// A script beside another agent has a folder of its own, by the port of its SSH server (`bootstrap/container.sh`).
+const FIND_STATE: &str = r#"
+connection=${SSH_CONNECTION:-}
+[ ! -d "$state-${connection##* }" ] || state=$state-${connection##* }
+"#;
+
 const LOOK: &str = r#"
 for tool in sha256sum readlink cut sed tr tail grep wc; do have "$tool" || say lacks "$tool"; done
 say arch "$(uname -m)"
@@ -132,7 +138,7 @@ impl Container<'_> {
             ("programs", paths.programs.as_str()),
             ("taken", files::TAKEN),
         ];
-        let text = script(&variables, LOOK);
+        let text = script(&variables, &format!("{FIND_STATE}{LOOK}"));
         let said = host
             .run(As::Root, LOOK_LIMIT, "looking at the container", &text)
             .await?;
@@ -195,7 +201,7 @@ impl Container<'_> {
             ("agent", &agent),
         ];
         let host = self.open().await?;
-        let text = script(&variables, START);
+        let text = script(&variables, &format!("{FIND_STATE}{START}"));
         let said = host
             .run(As::Root, START_LIMIT, "starting the runner", &text)
             .await?;

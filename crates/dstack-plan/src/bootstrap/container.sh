@@ -1,4 +1,6 @@
-# Beside another agent, which has the usual ports and folders, whoever starts the script says which are free.
+# Beside another agent, which has the usual ports and folders, whoever starts the script says which are free. Whoever brings the agent
+# finds the folder by the port.
+[ -z "${DSTACK_BOOTSTRAP_SSH_PORT:-}" ] || state=$state-$DSTACK_BOOTSTRAP_SSH_PORT
 ssh_port=${DSTACK_BOOTSTRAP_SSH_PORT:-$ssh_port}
 http_port=${DSTACK_BOOTSTRAP_HTTP_PORT:-$http_port}
 runner_dir=${DSTACK_BOOTSTRAP_RUNNER_DIR:-}

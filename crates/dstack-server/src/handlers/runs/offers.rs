@@ -23,7 +23,8 @@ use crate::state::Control;
 
 /// How long a plan waits for backends while others have something to offer: those that have not answered are left out, and named.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// How long it waits while nothing is offered that counts: a plan without offers says that there are none.
+/// How long it waits while nothing is offered that counts, as a plan without offers says that there are none. Backends that are asked
+/// when that time is over have [`PATIENCE`].
 const LONGEST: Duration = Duration::from_secs(20);
 /// As long as each question has in any case, where others took most of the time.
 const LEAST: Duration = Duration::from_millis(500);
@@ -141,7 +142,9 @@ impl OfferSource {
                 true if self.are_all_late(&asked) => Instant::now(),
                 // From the beginning of the plan on, however much is asked for it.
                 true => (self.begun + PATIENCE).max(asked_at + LEAST),
-                false => self.begun + LONGEST,
+                // Nor does who was late for this one.
+                false if self.are_all_late(&asked) => self.begun + LONGEST,
+                false => (self.begun + LONGEST).max(asked_at + PATIENCE),
             };
             match timeout_at(until, asked.next()).await {
                 Ok(Some(answer)) => self.answers.push(answer),

@@ -211,6 +211,23 @@ async fn while_nothing_is_offered_backends_have_all_their_time() {
     assert_eq!(told(&mut alone, &query(8.0)).await, (vec![], 0.0));
 }
 
+/// As fleets of different backends, which are asked one after the other.
+#[tokio::test(start_paused = true)]
+async fn who_was_silent_all_the_time_leaves_others_enough_of_it() {
+    let (silent, well) = (
+        Cloud::silent(BackendType::Gcp),
+        Cloud::after(BackendType::Aws, 2.0),
+    );
+    let mut source = source(&[&silent, &well], &LateOffers::default());
+    let of = |backend: &str| {
+        let profile: Profile = serde_json::from_value(json!({"backends": [backend]})).unwrap();
+        Query::new(&profile, query(9.0).requirements)
+    };
+    assert_eq!(told(&mut source, &of("gcp")).await, (vec![], 20.0));
+    assert_eq!(told(&mut source, &of("aws")).await, (vec!["aws"], 2.0));
+    assert_eq!(source.missing().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_late_is_waited_for_beside_the_plan_and_once() {
     let (aws, lambda) = (
