@@ -293,9 +293,11 @@ async fn what_the_last_of_many_calls_makes_is_waited_for() {
         matches!(not_listed, Ok(Removal::Underway { .. })),
         "{not_listed:?}"
     );
-    let removed = world.unmake(None, Some("disk-1"), Ok(Removal::Gone)).await;
-    assert_eq!(removed.unwrap(), Removal::Gone);
-    assert_eq!(world.deleted.load(Ordering::Relaxed), 1);
+    let remove = async || world.unmake(None, Some("disk-1"), Ok(Removal::Gone)).await.unwrap();
+    assert!(matches!(remove().await, Removal::Underway { .. }));
+    tokio::time::sleep(WINDOW).await;
+    assert_eq!(remove().await, Removal::Gone);
+    assert_eq!(world.deleted(), 2);
 }
 
 #[tokio::test(start_paused = true)]

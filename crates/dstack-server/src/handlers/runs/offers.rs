@@ -142,8 +142,8 @@ impl OfferSource {
                 true if self.are_all_late(&asked) => Instant::now(),
                 // From the beginning of the plan on, however much is asked for it.
                 true => (self.begun + PATIENCE).max(asked_at + LEAST),
-                // Nor does who was late for this one.
-                false if self.are_all_late(&asked) => self.begun + LONGEST,
+                // Nor does who has kept this one waiting.
+                false if self.have_all_been_missed(&asked) => self.begun + LONGEST,
                 false => (self.begun + LONGEST).max(asked_at + PATIENCE),
             };
             match timeout_at(until, asked.next()).await {
@@ -158,6 +158,14 @@ impl OfferSource {
                 self.late.await_answer(backend, question.answer);
             }
         }
+    }
+
+    /// Whether this plan has already gone without answers of all of these.
+    fn have_all_been_missed(&self, asked: &FuturesUnordered<Question>) -> bool {
+        asked.iter().all(|question| {
+            let mut answers = self.answers.iter();
+            answers.any(|answer| answer.backend == question.backend && answer.offers.is_err())
+        })
     }
 
     fn are_all_late(&self, asked: &FuturesUnordered<Question>) -> bool {
