@@ -258,6 +258,18 @@ impl Clouds {
         self.change(|state| state.offers = offers.collect());
     }
 
+    /// It offers groups of so many containers of these names, the first the cheapest.
+    pub fn offer_groups(&self, groups: &[(&str, u32)]) {
+        let offers = (1_u32..).zip(groups).filter_map(|(price, (name, size))| {
+            Some(Offer {
+                instance_runtime: InstanceRuntime::Runner,
+                group_size: Some(*size),
+                ..offer(self.kind, name, price)?
+            })
+        });
+        self.change(|state| state.offers = offers.collect());
+    }
+
     /// Containers that exist.
     pub fn containers(&self) -> Vec<Machine> {
         self.lock().containers.clone()

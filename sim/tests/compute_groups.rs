@@ -122,6 +122,22 @@ async fn a_run_of_one_node_gets_a_container_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn groups_of_a_fixed_size_are_for_runs_of_as_many_nodes() {
+    let world = world(12, &[]).await;
+    world
+        .clouds
+        .offer_groups(&[("pair", 2), ("four", 4), ("three", 3)]);
+    let engine = world.start().await.unwrap();
+    let run = world.submit(&engine, "train", &nodes(3)).await.unwrap();
+    assert_eq!(world.finished(&run, 5 * MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["three"]);
+    let one = world.submit(&engine, "one", &nodes(1)).await.unwrap();
+    assert_eq!(world.finished(&one, 5 * MINUTE).await.unwrap(), RunStatus::Failed);
+    assert_eq!(world.clouds.asked(), ["three"], "a single node gets none of it");
+    nothing_is_left(&world, MINUTE, "").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn offers_are_tried_until_all_nodes_are_to_be_had_of_one() {
     let world = world(3, &["small", "medium", "large"]).await;
     world.clouds.full(&["small", "medium"]);

@@ -15,7 +15,6 @@ use dstack_compute::ComputeError;
 use dstack_compute::config::GcpCreds;
 use dstack_http::{ApiClient, ApiError, ApiLimits, Signer};
 use dstack_model::backends::BackendType;
-use dstack_system::clock::SharedClock;
 use dstack_system::{Secret, env};
 use dstack_units::Time;
 use http::header::AUTHORIZATION;
@@ -29,13 +28,15 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use crate::federation::External;
+
 /// The audience of assertions, and where they are exchanged. Keys name it too; no other is taken, as users could lead the server anywhere.
 const TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
 
 pub(crate) const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 /// How long an assertion is good: the most that is allowed.
-const LIFETIME: Duration = Duration::from_secs(3600);
+pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// A token that ends so soon is not used.
 const MARGIN: Duration = Duration::from_secs(300);
@@ -44,7 +45,7 @@ const MARGIN: Duration = Duration::from_secs(300);
 const METADATA_LIMIT: Duration = Duration::from_secs(5);
 
 /// More than any file of credentials has.
-const LONGEST_FILE: u64 = 64 * 1024;
+pub(crate) const LONGEST_FILE: u64 = 64 * 1024;
 
 /// Who may get a token.
 enum Identity {
@@ -54,6 +55,8 @@ enum Identity {
         client_secret: Secret,
         refresh_token: Secret,
     },
+    /// Somebody else's token, which Google takes for one of its own.
+    External(Box<External>),
     /// The service account of the machine on which the server runs.
     ThisMachine,
 }
@@ -80,9 +83,10 @@ struct File {
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    access_token: String,
-    expires_in: u64,
+pub(crate) struct Answer {
+    pub(crate) access_token: String,
+    /// In seconds.
+    pub(crate) expires_in: u64,
 }
 
 impl Identity {
@@ -111,6 +115,7 @@ impl Identity {
                 client_secret: file.client_secret.into(),
                 refresh_token: file.refresh_token.into(),
             }),
+            "external_account" => Ok(Self::External(Box::new(External::read(text)?))),
             "" => Err("it has no `type`".to_owned()),
             other => Err(format!(
                 "credentials of the type {} are not supported",
@@ -172,7 +177,7 @@ type Token = Option<(Time, Arc<Secret>)>;
 
 /// Gives tokens, and signs requests with the last one.
 pub(crate) struct Tokens {
-    clock: SharedClock,
+    env: Env,
     /// `None`: what this machine has, which is looked up for each token.
     account: Option<Identity>,
     exchange: ApiClient,
@@ -197,7 +202,7 @@ impl Tokens {
             GcpCreds::ServiceAccount(creds) => Some(Identity::read(creds.data.expose())?),
             GcpCreds::Default(_) => None,
         };
-        if matches!(&account, Some(Identity::Login { .. })) {
+        if matches!(&account, Some(Identity::Login { .. } | Identity::External(_))) {
             return Err("it is no key of a service account".to_owned());
         }
         let host = env::var("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
@@ -206,7 +211,7 @@ impl Tokens {
             ..ApiLimits::default()
         };
         Ok(Self {
-            clock: Arc::clone(&env.clock),
+            env: env.clone(),
             account,
             exchange: env.api(
                 BackendType::Gcp,
@@ -233,7 +238,7 @@ impl Tokens {
         if let Some(token) = self.fresh() {
             return Ok(token);
         }
-        let now = self.clock.now();
+        let now = self.env.clock.now();
         let answer = self.ask(now).await?;
         let end = now + Duration::from_secs(answer.expires_in);
         let token = Arc::new(Secret::from(answer.access_token));
@@ -250,7 +255,7 @@ impl Tokens {
     fn fresh(&self) -> Option<Arc<Secret>> {
         let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let (end, token) = token.as_ref()?;
-        (self.clock.now() + MARGIN < *end).then(|| Arc::clone(token))
+        (self.env.clock.now() + MARGIN < *end).then(|| Arc::clone(token))
     }
 
     async fn ask(&self, now: Time) -> Result<Answer, ComputeError> {
@@ -293,6 +298,7 @@ impl Tokens {
                 ];
                 exchange(&fields).await
             }
+            Identity::External(external) => return external.token(&self.env, now).await,
             Identity::ThisMachine => {
                 let path = "computeMetadata/v1/instance/service-accounts/default/token";
                 let request = self.metadata.get(path);
@@ -316,7 +322,7 @@ fn none_here() -> ApiError {
 }
 
 /// Why there is no token. Nothing else was asked for.
-fn refused(error: &ApiError) -> ComputeError {
+pub(crate) fn refused(error: &ApiError) -> ComputeError {
     #[derive(Deserialize)]
     struct Body {
         error: String,

@@ -83,7 +83,7 @@ pub(crate) fn is_known(gpu: &Gpu) -> bool {
 /// What a machine is made of beyond what was asked for.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: Purpose<'a>,
     pub(crate) project: &'a str,
     pub(crate) zone: &'a str,
     pub(crate) name: &'a str,
@@ -110,7 +110,7 @@ pub(crate) fn instance(want: &MachineRequest, parts: &Parts<'_>) -> Result<Value
         false => "hyperdisk-balanced",
     };
     let (image, user_data) = match parts.purpose {
-        Purpose::Jobs => (
+        Purpose::Jobs | Purpose::Pod { .. } => (
             image_of(machine_type, resources),
             user_data(machine_type, &want.authorized_keys),
         ),

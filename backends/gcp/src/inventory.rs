@@ -74,7 +74,11 @@ impl Gcp {
             };
             let (zone, name) = place_of(&node.name)?;
             let scope = format!("locations/{zone}");
-            all.push(owned(OwnedKind::Machine, &scope, "nodes", name, mark));
+            let kind = match node.is_pod() {
+                true => OwnedKind::Group,
+                false => OwnedKind::Machine,
+            };
+            all.push(owned(kind, &scope, "nodes", name, mark));
         }
         Ok(all)
     }

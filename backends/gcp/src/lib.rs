@@ -1,8 +1,8 @@
 //! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine, TPUs.
 //!
-//! `client` is the API as far as it is used, `auth` gives its tokens, `errors` says what refusals mean. `configure` checks configurations,
+//! `client` is the API as far as it is used, `auth` gives its tokens, `federation` those for tokens of others, `errors` says what refusals mean. `configure` checks configurations,
 //! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
-//! `instance` and `tpu` are the requests for one, `machines` its life; `volumes` and `attachments` are those of disks, `placements` that of
+//! `instance` and `tpu` are the requests for one, `machines` its life; `slices` says which TPUs have several hosts, `pods` is their life; `volumes` and `attachments` are those of disks, `placements` that of
 //! groups, `gateways` that of machines of gateways. `balancers` is the life of what is before those, `pieces` what it consists of, `members` which
 //! machines are behind it. `inventory` finds what was left behind.
 
@@ -14,6 +14,7 @@ mod balancers;
 mod client;
 mod configure;
 mod errors;
+mod federation;
 mod gateways;
 mod instance;
 mod inventory;
@@ -24,7 +25,9 @@ mod network;
 mod offers;
 mod pieces;
 mod placements;
+mod pods;
 mod reservations;
+mod slices;
 mod startup;
 mod tpu;
 mod volumes;
@@ -36,7 +39,7 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Lifecycle,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Group, Lifecycle,
     LoadBalancers, Machine, Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -75,19 +78,20 @@ impl CloudKind for GcpKind {
             private_gateways: true,
             load_balancers: true,
             multinode: true,
+            compute_groups: true,
             privileged: true,
             instance_volumes: true,
             reservations: true,
             placement_groups: true,
             volumes: true,
-            ..Capabilities::default()
         }
     }
 
-    /// Machines with eight B200 start slowly (dstack 0.22.5).
+    /// Machines with eight B200 start slowly (dstack 0.22.5). The hosts of a pod download the image first.
     fn provisioning_timeout(instance_type: &str) -> Duration {
         match instance_type {
             "a4-highgpu-8g" => Duration::from_secs(16 * 60),
+            pod if tpu::is_pod(pod) => Duration::from_secs(20 * 60),
             _ => PROVISIONING_TIMEOUT,
         }
     }
@@ -156,6 +160,10 @@ impl Backend for Gcp {
     }
 
     fn machines(&self) -> Option<&dyn Lifecycle<Machine>> {
+        Some(self)
+    }
+
+    fn groups(&self) -> Option<&dyn Lifecycle<Group>> {
         Some(self)
     }
 

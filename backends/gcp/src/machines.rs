@@ -38,7 +38,7 @@ const MAKES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pause while a machine starts, which takes less than a minute. Google allows 1500 reads a minute in a region: enough for two hundred
 /// machines at once.
-const STARTS_INTERVAL: Duration = Duration::from_secs(10);
+pub(crate) const STARTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pause while something is being taken away.
 pub(crate) const ENDS_INTERVAL: Duration = Duration::from_secs(10);
@@ -49,13 +49,18 @@ const NEXT_ZONE: Duration = Duration::from_secs(1);
 /// Instances that are asked for by their names at the same time.
 pub(crate) const PARALLEL: usize = 8;
 
-const SSH_PORT: i64 = 22;
+pub(crate) const SSH_PORT: i64 = 22;
 
 /// What a machine is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum Purpose<'a> {
     /// Jobs, with an agent.
     Jobs,
+    /// Jobs on several hosts of a TPU, each with a container.
+    Pod {
+        /// The script that all hosts start with.
+        startup: &'a str,
+    },
     /// The program of gateways, without an agent.
     Gateway {
         /// It is to be reached from everywhere.
@@ -63,7 +68,7 @@ pub(crate) enum Purpose {
     },
 }
 
-impl Purpose {
+impl Purpose<'_> {
     pub(crate) const fn is_gateway(self) -> bool {
         matches!(self, Self::Gateway { .. })
     }
@@ -88,6 +93,16 @@ impl Site {
             true => format!("locations/{zone}/nodes/{name}"),
             false => format!("zones/{zone}/instances/{name}"),
         })
+    }
+
+    /// As it is stored with a machine (dstack 0.22.5).
+    pub(crate) fn data(&self) -> String {
+        let zone = &self.zone;
+        let data = match self.is_tpu {
+            true => json!({"is_tpu": true, "zone": zone}),
+            false => json!({"zone": zone}),
+        };
+        data.to_string()
     }
 
     /// The path of its zone, where its operations are.
@@ -137,33 +152,9 @@ impl Lifecycle<Machine> for Gcp {
     }
 
     async fn remove(&self, known: &Known<Machine>, call: &Call<'_>) -> Result<Removal, ComputeError> {
-        let choice: Option<Choice> = call.made(CHOICE)?;
         let place = known.place.as_ref();
-        let Some(site) = place.map(site_of).or_else(|| choice.map(|choice| choice.site)) else {
-            // Before anything is asked for, it is noted where.
-            return Ok(Removal::Gone);
-        };
-        let made = place.map(|place| Launched {
-            operation: None,
-            made: Made::long_ago(place.instance_id.clone()),
-        });
-        let find = async || {
-            let name = known.marks.name(NAME_LENGTH);
-            let found = self.find_instance(&site, &name, &known.marks).await?;
-            Ok(found.then(|| Launched {
-                operation: None,
-                made: Made::now(name, call),
-            }))
-        };
-        let delete = async |launched: Launched| {
-            let told = self.terminate(&site, &launched.made.id).await?;
-            Ok(launched.made.removal(call, told, ENDS_INTERVAL))
-        };
-        let removal = call.unmake(MACHINE, made, LISTED_WITHIN, find, delete).await?;
-        if removal == Removal::Gone {
-            forget_choice(call).await?;
-        }
-        Ok(removal)
+        let place = place.map(|place| (site_of(place), place.instance_id.clone()));
+        self.remove_instance(&known.marks, place, call).await
     }
 }
 
@@ -174,14 +165,34 @@ async fn forget_choice(call: &Call<'_>) -> Result<(), ComputeError> {
     forgotten.await.map(drop)
 }
 
+/// What was made, and where.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) site: Site,
+    pub(crate) instance: Instance,
+}
+
 impl Gcp {
     /// Makes a machine, unless it is made, and tells how far it is.
     pub(crate) async fn ensure_machine(
         &self,
         want: &MachineRequest,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
         call: &Call<'_>,
     ) -> Result<Step<JobProvisioningData>, ComputeError> {
+        Ok(match self.ensure_running(want, purpose, call).await? {
+            Step::Ready(running) => self.reached(want, purpose, &running),
+            Step::Underway { doing, again, .. } => waits_for(&doing, again),
+        })
+    }
+
+    /// Makes an instance or a TPU, unless it is made, and waits until it runs.
+    pub(crate) async fn ensure_running(
+        &self,
+        want: &MachineRequest,
+        purpose: Purpose<'_>,
+        call: &Call<'_>,
+    ) -> Result<Step<Running>, ComputeError> {
         let launched = match call.made::<Launched>(MACHINE)? {
             Some(launched) => launched,
             None => self.launch(want, purpose, call).await?,
@@ -198,20 +209,52 @@ impl Gcp {
             State::Starts | State::Runs => false,
         });
         match instance {
-            Some(instance) if !may_have_failed => self.reached(want, purpose, &choice, &instance),
-            instance => {
-                let instance = instance.as_ref();
-                self.not_there(want, purpose, &choice, &launched, instance, call)
-                    .await
-            }
+            Some(instance) if !may_have_failed => running(&choice, instance),
+            instance => self.not_there(want, &choice, &launched, instance, call).await,
         }
+    }
+
+    /// Ends what was made for these marks: at this place and of this name, if that is known.
+    pub(crate) async fn remove_instance(
+        &self,
+        marks: &Marks,
+        place: Option<(Site, String)>,
+        call: &Call<'_>,
+    ) -> Result<Removal, ComputeError> {
+        let choice: Option<Choice> = call.made(CHOICE)?;
+        let (place, made) = place.unzip();
+        let Some(site) = place.or_else(|| choice.map(|choice| choice.site)) else {
+            // Before anything is asked for, it is noted where.
+            return Ok(Removal::Gone);
+        };
+        let made = made.map(|name| Launched {
+            operation: None,
+            made: Made::long_ago(name),
+        });
+        let find = async || {
+            let name = marks.name(NAME_LENGTH);
+            let found = self.find_instance(&site, &name, marks).await?;
+            Ok(found.then(|| Launched {
+                operation: None,
+                made: Made::now(name, call),
+            }))
+        };
+        let delete = async |launched: Launched| {
+            let told = self.terminate(&site, &launched.made.id).await?;
+            Ok(launched.made.removal(call, told, ENDS_INTERVAL))
+        };
+        let removal = call.unmake(MACHINE, made, LISTED_WITHIN, find, delete).await?;
+        if removal == Removal::Gone {
+            forget_choice(call).await?;
+        }
+        Ok(removal)
     }
 
     /// Asks for the instance in the first zone that was not tried.
     async fn launch(
         &self,
         want: &MachineRequest,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
         call: &Call<'_>,
     ) -> Result<Launched, ComputeError> {
         loop {
@@ -298,7 +341,7 @@ impl Gcp {
     async fn insert(
         &self,
         want: &MachineRequest,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
         choice: &Choice,
         call: &Call<'_>,
     ) -> Result<Launched, ComputeError> {
@@ -325,7 +368,7 @@ impl Gcp {
         let site = &choice.site;
         let asked = match site.is_tpu {
             true => {
-                let body = node(want, &labels, &networks, is_public, service_account);
+                let body = node(want, purpose, &labels, &networks, is_public, service_account);
                 let path = format!("{}/nodes", site.scope());
                 self.client.act(&path, &[("nodeId", &name)], Some(&body)).await
             }
@@ -381,12 +424,11 @@ impl Gcp {
     async fn not_there(
         &self,
         want: &MachineRequest,
-        purpose: Purpose,
         choice: &Choice,
         launched: &Launched,
-        ends: Option<&Instance>,
+        ends: Option<Instance>,
         call: &Call<'_>,
-    ) -> Result<Step<JobProvisioningData>, ComputeError> {
+    ) -> Result<Step<Running>, ComputeError> {
         let scope = choice.site.scope();
         let outcome = match &launched.operation {
             Some(operation) => self.client.failure(&scope, operation).await?,
@@ -394,9 +436,7 @@ impl Gcp {
         };
         let told = match outcome {
             Outcome::Failed(told) => told,
-            Outcome::Over if let Some(instance) = ends => {
-                return self.reached(want, purpose, choice, instance);
-            }
+            Outcome::Over if let Some(instance) = &ends => return running(choice, instance.clone()),
             Outcome::Over if !launched.made.is_new(call) => {
                 return Err(ComputeError::Broken(format!(
                     "Google does not have the instance {} any more",
@@ -428,41 +468,30 @@ impl Gcp {
     fn reached(
         &self,
         want: &MachineRequest,
-        purpose: Purpose,
-        choice: &Choice,
-        instance: &Instance,
-    ) -> Result<Step<JobProvisioningData>, ComputeError> {
-        match state(instance) {
-            State::Starts => return Ok(waits_for("the instance starts", STARTS_INTERVAL)),
-            State::Ends(why) | State::Over(why) => return Err(ComputeError::Broken(why)),
-            State::Runs => {}
-        }
+        purpose: Purpose<'_>,
+        Running { site, instance }: &Running,
+    ) -> Step<JobProvisioningData> {
         let is_public = self.is_public(purpose);
         let first = instance.network_interfaces.first();
         let internal = first.and_then(|interface| interface.network_ip.clone());
         let external = first.and_then(|interface| interface.access_configs.first()?.nat_ip.clone());
         let Some(hostname) = (if is_public { external } else { internal.clone() }) else {
-            return Ok(waits_for("an address", STARTS_INTERVAL));
+            return waits_for("an address", STARTS_INTERVAL);
         };
-        let zone = &choice.site.zone;
-        let data = match choice.site.is_tpu {
-            true => json!({"is_tpu": true, "zone": zone}),
-            false => json!({"zone": zone}),
-        };
-        Ok(Step::Ready(JobProvisioningData {
+        Step::Ready(JobProvisioningData {
             internal_ip: internal,
             public_ip_enabled: is_public,
             reservation: want.reservation.clone(),
-            availability_zone: Some(zone.clone()),
-            backend_data: Some(data.to_string()),
+            availability_zone: Some(site.zone.clone()),
+            backend_data: Some(site.data()),
             ..machine_place(&want.offer, instance.name.clone(), hostname, USER, SSH_PORT)
-        }))
+        })
     }
 
     /// Whether a machine has an address that is reached from everywhere.
-    fn is_public(&self, purpose: Purpose) -> bool {
+    pub(crate) fn is_public(&self, purpose: Purpose<'_>) -> bool {
         match purpose {
-            Purpose::Jobs => self.config.public_ips.unwrap_or(true),
+            Purpose::Jobs | Purpose::Pod { .. } => self.config.public_ips.unwrap_or(true),
             Purpose::Gateway { is_public } => is_public,
         }
     }
@@ -546,7 +575,22 @@ fn unclear(error: &ComputeError) -> ComputeError {
     ComputeError::Unclear(error.details())
 }
 
-fn waits_for(doing: &str, again: Duration) -> Step<JobProvisioningData> {
+/// What runs.
+///
+/// # Errors
+/// It has ended, or is about to.
+fn running(choice: &Choice, instance: Instance) -> Result<Step<Running>, ComputeError> {
+    match state(&instance) {
+        State::Starts => Ok(waits_for("the instance starts", STARTS_INTERVAL)),
+        State::Ends(why) | State::Over(why) => Err(ComputeError::Broken(why)),
+        State::Runs => Ok(Step::Ready(Running {
+            site: choice.site.clone(),
+            instance,
+        })),
+    }
+}
+
+pub(crate) fn waits_for<P>(doing: &str, again: Duration) -> Step<P> {
     Step::Underway {
         seen: None,
         doing: doing.to_owned(),
@@ -639,7 +683,7 @@ fn state(instance: &Instance) -> State {
     }
 }
 
-fn sign_of(instance: Option<&Instance>) -> Sign<JobProvisioningData> {
+pub(crate) fn sign_of<P>(instance: Option<&Instance>) -> Sign<P> {
     match instance.map(state) {
         None => Sign::Lost("Google does not have the instance any more".to_owned()),
         Some(State::Over(why)) => Sign::Lost(why),
@@ -668,7 +712,7 @@ mod tests {
             ("TERMINATED", "lost"),
             ("SUSPENDED", "lost"),
         ] {
-            let told = match sign_of(Some(&instance(status, "STANDARD"))) {
+            let told = match sign_of::<()>(Some(&instance(status, "STANDARD"))) {
                 Sign::Well => "well",
                 Sign::Ending { .. } => "ending",
                 Sign::Lost(_) => "lost",
@@ -676,8 +720,8 @@ mod tests {
             };
             assert_eq!(told, expected, "{status}");
         }
-        assert!(matches!(sign_of(None), Sign::Lost(_)));
-        let taken = sign_of(Some(&instance("TERMINATED", "SPOT")));
+        assert!(matches!(sign_of::<()>(None), Sign::Lost(_)));
+        let taken = sign_of::<()>(Some(&instance("TERMINATED", "SPOT")));
         assert_eq!(
             taken,
             Sign::Lost("Google has taken the spot instance back".to_owned())

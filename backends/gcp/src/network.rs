@@ -17,9 +17,9 @@ use crate::machines::Purpose;
 const DEFAULT: &str = "default";
 
 /// The tag of machines that the rule for their purpose lets in to.
-pub(crate) const fn tag(purpose: Purpose) -> &'static str {
+pub(crate) const fn tag(purpose: Purpose<'_>) -> &'static str {
     match purpose {
-        Purpose::Jobs => "dstack-runner-instance",
+        Purpose::Jobs | Purpose::Pod { .. } => "dstack-runner-instance",
         Purpose::Gateway { .. } => "dstack-gateway-instance",
     }
 }
@@ -148,7 +148,7 @@ impl Gcp {
         &self,
         region: &str,
         machine_type: &str,
-        purpose: Purpose,
+        purpose: Purpose<'_>,
     ) -> Result<Networks, ComputeError> {
         let config = &self.config;
         if config.vpc_project_id.is_none() {
@@ -203,9 +203,9 @@ impl Gcp {
     }
 
     /// Accounts may not be allowed to ask for it, so it is made, and there already where it is not new.
-    async fn ensure_firewall(&self, purpose: Purpose) -> Result<(), ComputeError> {
+    async fn ensure_firewall(&self, purpose: Purpose<'_>) -> Result<(), ComputeError> {
         let (prefix, ports, description, is_there) = match purpose {
-            Purpose::Jobs => (
+            Purpose::Jobs | Purpose::Pod { .. } => (
                 "dstack-ssh-in",
                 &["22"][..],
                 "Allowing only SSH connections from Internet.",

@@ -19,7 +19,7 @@ use crate::client::Region;
 use crate::errors::GcpError;
 use crate::instance::is_known;
 use crate::reservations::reserved;
-use crate::tpu::{is_on_one_host, is_tpu};
+use crate::tpu::{hosts_of, is_on_one_host, is_tpu};
 
 /// Types whose names begin so are known to work (dstack 0.22.5); others only with GPUs.
 const TYPES: &[&str] = &[
@@ -51,9 +51,11 @@ const DISKS: Range<Memory> = Range {
 };
 
 /// The disk of a TPU, whose size cannot be chosen ("Manage TPU resources").
+pub(crate) const TPU_DISK_GB: f64 = 100.0;
+
 const TPU_DISK: Range<Memory> = Range {
-    min: Some(Memory::from_gb(100.0)),
-    max: Some(Memory::from_gb(100.0)),
+    min: Some(Memory::from_gb(TPU_DISK_GB)),
+    max: Some(Memory::from_gb(TPU_DISK_GB)),
 };
 
 /// What of each quota is left, by region and metric; `None`: Google cannot say now.
@@ -94,7 +96,12 @@ impl Gcp {
             let can_be_made = gpus.all(|gpu| is_tpu(&gpu.name) || is_known(gpu));
             can_be_made && (is_reserved || !is_in_advance(&row.backend_data))
         });
-        let offers = by_region(rows);
+        let mut offers = by_region(rows);
+        let slices = by_region(self.find_slices(requirements)?);
+        if !slices.is_empty() {
+            offers.extend(slices);
+            offers.sort_by(|(one, _), (other, _)| one.price.total_cmp(&other.price));
+        }
         if offers.is_empty() {
             return Ok(Vec::new());
         }
@@ -107,9 +114,15 @@ impl Gcp {
                 true => InstanceAvailability::Unknown,
                 false => InstanceAvailability::NoQuota,
             };
+            let group_size = hosts_of(&offer.instance.name).filter(|hosts| *hosts > 1);
+            let runtime = match group_size {
+                Some(_) => InstanceRuntime::Runner,
+                None => InstanceRuntime::Shim,
+            };
             InstanceOfferWithAvailability {
                 availability_zones: Some(zones),
-                ..offer.with_availability(availability, InstanceRuntime::Shim)
+                group_size,
+                ..offer.with_availability(availability, runtime)
             }
         };
         let offers = offers.into_iter().map(with_availability);

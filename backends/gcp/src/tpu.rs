@@ -1,4 +1,4 @@
-//! Cloud TPU v2: slices on one host, each a machine. What is read of one is read as an instance, so that their lives are one.
+//! Cloud TPU v2: slices, of which those on one host are machines. What is read of one is read as an instance, so that their lives are one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,11 +15,14 @@ use crate::network::{Networks, tag};
 /// Versions that are known.
 const VERSIONS: &[&str] = &["v2", "v3", "v4", "v5p", "v5litepod", "v6e"];
 
-/// Most cores of a slice on one host.
-const MOST_CORES: u32 = 8;
+/// The number in the name of the largest slice on one host: of TensorCores, or of chips where a chip has one.
+const LARGEST_ON_ONE_HOST: u32 = 8;
 
-/// Its slices are on several hosts, the smallest one too.
-const NEVER_ON_ONE_HOST: &str = "v4";
+/// Its slices on one host are not offered, as with dstack 0.22.5. There is one, `v4-8` ("TPU v4"), which no catalogue has.
+const NOT_ON_ONE_HOST: &str = "v4";
+
+/// Chips of each host of a slice that has several.
+pub(crate) const CHIPS_OF_A_HOST: u32 = 4;
 
 /// The agent gives jobs the device and all rights on their host, as PJRT needs them. It may have been brought by then.
 const STARTUP: &str = r#"#! /bin/bash
@@ -36,6 +39,8 @@ systemctl try-restart dstack-shim.service
 pub(crate) struct Node {
     /// `projects/P/locations/ZONE/nodes/NAME`.
     pub(crate) name: String,
+    #[serde(default)]
+    accelerator_type: String,
     #[serde(default)]
     state: String,
     #[serde(default)]
@@ -93,10 +98,32 @@ pub(crate) fn is_tpu(machine_type: &str) -> bool {
     version_of(machine_type).is_some()
 }
 
-/// Whether a type of TPUs is on one host: others would be several machines.
+/// Chips of a slice; `None`: it is of no version that is known.
+pub(crate) fn chips_of(accelerator: &str) -> Option<u32> {
+    version_of(accelerator).map(|(version, number)| match version {
+        "v5litepod" | "v6e" => number,
+        _ => number / 2,
+    })
+}
+
+/// Hosts of a slice, which Google calls its workers or VMs; `None`: it is of no version that is known. Each has four chips where there are
+/// several ("TPU v2" to "TPU v6e").
+pub(crate) fn hosts_of(accelerator: &str) -> Option<u32> {
+    let (_, number) = version_of(accelerator)?;
+    match number <= LARGEST_ON_ONE_HOST {
+        true => Some(1),
+        false => chips_of(accelerator).map(|chips| chips.div_ceil(CHIPS_OF_A_HOST)),
+    }
+}
+
+/// Whether a type is one of TPUs on several hosts, a pod.
+pub(crate) fn is_pod(accelerator: &str) -> bool {
+    hosts_of(accelerator).is_some_and(|hosts| hosts > 1)
+}
+
+/// Whether a type of TPUs is offered as a machine.
 pub(crate) fn is_on_one_host(accelerator: &str) -> bool {
-    version_of(accelerator)
-        .is_some_and(|(version, cores)| cores <= MOST_CORES && version != NEVER_ON_ONE_HOST)
+    version_of(accelerator).is_some_and(|(version, _)| version != NOT_ON_ONE_HOST) && !is_pod(accelerator)
 }
 
 /// The software of a TPU ("TPU software versions").
@@ -111,11 +138,16 @@ fn runtime(accelerator: &str) -> &'static str {
 /// The body of `nodes.create`.
 pub(crate) fn node(
     want: &MachineRequest,
+    purpose: Purpose<'_>,
     labels: &BTreeMap<String, String>,
     networks: &Networks,
     is_public: bool,
     service_account: Option<&str>,
 ) -> Value {
+    let startup = match purpose {
+        Purpose::Pod { startup } => startup,
+        Purpose::Jobs | Purpose::Gateway { .. } => STARTUP,
+    };
     let accelerator = want.offer.instance.name.as_str();
     let mut network = json!({"enableExternalIps": is_public, "network": networks.first.network});
     if let (Some(subnet), Some(fields)) = (&networks.first.subnet, network.as_object_mut()) {
@@ -125,9 +157,9 @@ pub(crate) fn node(
         "acceleratorType": accelerator,
         "runtimeVersion": runtime(accelerator),
         "networkConfig": network,
-        "metadata": {"ssh-keys": ssh_keys(&want.authorized_keys), "startup-script": STARTUP},
+        "metadata": {"ssh-keys": ssh_keys(&want.authorized_keys), "startup-script": startup},
         "labels": labels,
-        "tags": [tag(Purpose::Jobs)],
+        "tags": [tag(purpose)],
     });
     if let Some(fields) = body.as_object_mut() {
         if want.offer.instance.resources.spot {
@@ -153,9 +185,14 @@ pub(crate) fn disks(node: &Node, with: Option<&str>, without: Option<&str>) -> V
 }
 
 impl Node {
+    /// Whether it is one of several hosts.
+    pub(crate) fn is_pod(&self) -> bool {
+        is_pod(&self.accelerator_type)
+    }
+
     /// As an instance would be told of.
     pub(crate) fn into_instance(self) -> Instance {
-        // One of several hosts would have more endpoints.
+        // One for each host, in the order of their numbers.
         let interfaces = self.network_endpoints.into_iter().map(|endpoint| Interface {
             network_ip: endpoint.ip_address.filter(|ip| !ip.is_empty()),
             access_configs: endpoint
@@ -231,6 +268,24 @@ mod tests {
             ("v2-+8", false, false),
         ] {
             assert_eq!((is_tpu(name), is_on_one_host(name)), (is_one, is_small), "{name}");
+        }
+        for (name, hosts) in [
+            ("v2-8", Some(1)),
+            ("v2-32", Some(4)),
+            ("v3-2048", Some(256)),
+            ("v4-8", Some(1)),
+            ("v4-16", Some(2)),
+            ("v5p-8", Some(1)),
+            ("v5p-32", Some(4)),
+            ("v5litepod-8", Some(1)),
+            ("v5litepod-16", Some(4)),
+            ("v6e-8", Some(1)),
+            ("v6e-16", Some(4)),
+            ("v6e-256", Some(64)),
+            ("v7x-16", None),
+            ("a2-highgpu-1g", None),
+        ] {
+            assert_eq!(hosts_of(name), hosts, "{name}");
         }
         assert_eq!(runtime("v6e-8"), "v2-alpha-tpuv6e");
         assert_eq!(runtime("v5litepod-4"), "v2-alpha-tpuv5-lite");

@@ -39,8 +39,8 @@ pub use reference::{passes_with_the_reference, reference_python, run, served};
 pub use serve::serve;
 pub use soak::soak;
 pub use subject::{
-    Subject, attachment, container, container_in, container_of, gateway, group, load_balancer, machine,
-    machine_in, machine_of, marks, placement, volume, with_container, with_containers, with_machine,
+    Subject, attachment, container, container_in, container_of, gateway, group, group_of, load_balancer,
+    machine, machine_in, machine_of, marks, placement, volume, with_container, with_containers, with_machine,
     with_machines, with_machines_in,
 };
 pub use transport::EmulatedTransport;

@@ -303,6 +303,22 @@ pub async fn group(cloud: &Cloud, nodes: usize) -> Subject<Group> {
         ..Cloud::requirements()
     };
     let offer = first_offer(cloud, &requirements, cloud.region).await;
+    group_at(cloud, requirements, offer, nodes)
+}
+
+/// A group of the first offer that is so, with as many containers as it is for.
+pub async fn group_of(
+    cloud: &Cloud,
+    requirements: Requirements,
+    is_wanted: impl Fn(&Offer) -> bool,
+) -> Subject<Group> {
+    let offer = wanted_offer(cloud, &requirements, is_wanted).await;
+    let nodes = offer.group_size.expect("the group has a fixed size");
+    let nodes = usize::try_from(nodes).unwrap();
+    group_at(cloud, requirements, offer, nodes)
+}
+
+fn group_at(cloud: &Cloud, requirements: Requirements, offer: Offer, nodes: usize) -> Subject<Group> {
     let marks = marks(cloud, &long_name());
     let workload = Workload {
         registry: None,

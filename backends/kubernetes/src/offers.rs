@@ -106,6 +106,7 @@ fn offers_of(
             instance_runtime: InstanceRuntime::Runner,
             blocks: 1,
             total_blocks: 1,
+            group_size: None,
         })
     };
     capacity.nodes.iter().filter_map(offer).collect()

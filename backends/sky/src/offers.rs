@@ -166,6 +166,7 @@ impl Sky {
             instance_runtime: InstanceRuntime::Runner,
             blocks: 1,
             total_blocks: 1,
+            group_size: None,
         })
     }
 }

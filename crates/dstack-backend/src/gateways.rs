@@ -39,6 +39,7 @@ pub fn gateway_machine(
             instance_runtime: InstanceRuntime::Shim,
             blocks: 1,
             total_blocks: 1,
+            group_size: None,
         },
         authorized_keys: want.authorized_keys.clone(),
         placement_group: None,

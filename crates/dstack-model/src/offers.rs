@@ -56,6 +56,10 @@ pub struct InstanceOfferWithAvailability {
     /// Blocks of the instance.
     #[decode(default = 1)]
     pub total_blocks: u32,
+    /// Number of instances that its backend makes of it as one, where that is fixed: it is for runs of so many nodes. Left out of
+    /// answers when unset, as dstack 0.22.5 has no such offers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_size: Option<u32>,
 }
 
 impl InstanceOffer {
@@ -76,6 +80,7 @@ impl InstanceOffer {
             instance_runtime,
             blocks: 1,
             total_blocks: 1,
+            group_size: None,
         }
     }
 }

@@ -58,10 +58,11 @@ fn names(value: &Value) -> Vec<String> {
 }
 
 /// What we say or take beyond dstack 0.22.5, whose clients neither know nor miss it.
-const ADDED: [(&str, &[&str]); 10] = [
+const ADDED: [(&str, &[&str]); 11] = [
     ("FleetPlan", &["notices"]),
     ("GetRunPlanRequest", &["explain"]),
     ("Instance", &["waiting_for", "waits_until"]),
+    ("InstanceOfferWithAvailability", &["group_size"]),
     ("JobSubmission", &["waiting_for", "waiting_kind", "waits_until"]),
     ("ListGpusResponse", &["notices"]),
     ("Run", &["waiting_for", "waits_until"]),

@@ -56,6 +56,10 @@ pub struct Query {
     zones: Option<Vec<String>>,
     instance_types: Option<Vec<String>>,
     volumes: Vec<Location>,
+    /// How many instances are asked for as one; unset: each by itself.
+    // Servers before this one cannot read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<u32>,
 }
 
 /// Why an offer does not count. Prints as the end of a sentence.
@@ -79,6 +83,9 @@ pub enum Unwanted {
     /// Its CPUs or GPUs cannot be divided so.
     #[error("cannot be divided into `blocks`")]
     Blocks,
+    /// So many of it are made as one, and the run has another number of nodes.
+    #[error("is for runs of {0} nodes")]
+    Nodes(u32),
 }
 
 impl Query {
@@ -99,7 +106,15 @@ impl Query {
             zones: params.availability_zones.clone(),
             instance_types: params.instance_types.clone(),
             volumes: Vec::new(),
+            nodes: None,
         }
+    }
+
+    /// For so many nodes of a run, which may be made as one.
+    #[must_use]
+    pub fn for_nodes(mut self, nodes: u32) -> Self {
+        self.nodes = Some(nodes).filter(|nodes| *nodes > 1);
+        self
     }
 
     /// Only in the backend and region of the first node, if there is one already.
@@ -204,7 +219,7 @@ impl Query {
     }
 
     fn reasons_against(&self, offer: &Offer) -> impl Iterator<Item = Unwanted> {
-        const CHECKS: [fn(&Query, &Offer) -> Option<Unwanted>; 5] = [
+        const CHECKS: [fn(&Query, &Offer) -> Option<Unwanted>; 6] = [
             |query, offer| {
                 let backends = query.backends.as_ref()?;
                 (!backends.contains(&offer.backend)).then_some(Unwanted::Backend(offer.backend))
@@ -226,6 +241,10 @@ impl Query {
             |query, offer| {
                 let is_reached = volumes::reach_offer(&query.volumes, offer);
                 (!is_reached).then_some(Unwanted::Volume)
+            },
+            |query, offer| {
+                let size = offer.group_size?;
+                (query.nodes != Some(size)).then_some(Unwanted::Nodes(size))
             },
         ];
         CHECKS.into_iter().filter_map(|check| check(self, offer))

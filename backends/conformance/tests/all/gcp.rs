@@ -3,20 +3,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, load_balancer,
-    machine, machine_in, machine_of, placement, requirements, volume, with_machine, with_machines_in,
+    Cloud, Driver, Fault, Notes, Subject, attachment, checks, checks_of, extended, gateway, group_of,
+    load_balancer, machine, machine_in, machine_of, placement, requirements, volume, with_machine,
+    with_machines_in,
 };
 use dstack_compute::{
-    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Known, LoadBalancer,
-    Machine, OwnedKind, Placement, Removal, Sign, Step, Volume, VolumeRequest,
+    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Group, Known,
+    LoadBalancer, Machine, MountedFolder, MountedVolume, OwnedKind, Placement, Removal, Sign, Step, Volume,
+    VolumeRequest,
 };
 use dstack_emulator_gcp::{
-    CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, REFRESH_TOKEN, Reservation,
+    AUDIENCE, CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, PROVIDER_URL,
+    REFRESH_TOKEN, Reservation, SUBJECT_TOKEN,
 };
 use dstack_model::gateways::{
     AnyGatewayCertificate, GatewayLoadBalancerData, GatewayReplicaProvisioningData,
 };
-use dstack_model::instances::InstanceAvailability;
+use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 use futures_util::future::join_all;
@@ -54,7 +57,7 @@ fn cloud_with(more: &Value) -> (Cloud, Gcp) {
             &["creds.data"],
         ),
         (
-            config(&json!({"creds": key(&json!({"type": "external_account"}))})),
+            config(&json!({"creds": key(&federated(&json!({})))})),
             &["creds.data"],
         ),
         (
@@ -101,6 +104,7 @@ checks_of!(machines: one_machine, machines_in_two_regions);
 checks_of!(volumes: one_volume, volumes_in_two_regions);
 checks_of!(tpus: one_tpu, tpus_in_two_regions;
     whole_life, sold_out, loss, another_attempt, neighbours, left_behind, removed_before_listed, any_fault_anywhere, soak);
+checks_of!(pods: one_pod, pods_in_two_regions);
 checks_of!(placement_groups: one_group, groups_in_two_regions;
     whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
@@ -187,6 +191,106 @@ async fn the_credentials_of_this_machine_are_taken_where_that_is_configured() {
             assert!(!format!("{error:?}").contains(CLIENT_SECRET), "{error:?}");
         }
     }
+}
+
+/// What Google knows a workload elsewhere by.
+fn federated(more: &Value) -> Value {
+    let file = json!({"type": "external_account", "audience": AUDIENCE, "token_url": "https://sts.googleapis.com/v1/token",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt", "credential_source": {"file": "token"}});
+    extended(file, more)
+}
+
+/// As for the credentials of this machine.
+#[tokio::test(start_paused = true)]
+async fn a_workload_elsewhere_is_known_by_the_token_of_its_provider() {
+    let name = "gcp::a_workload_elsewhere_is_known_by_the_token_of_its_provider";
+    let Some(expected) = dstack_system::env::var("DSTACK_TEST_GCP_FEDERATION") else {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials.json");
+        let token = folder.path().join("token");
+        fs_err::write(&token, format!("{SUBJECT_TOKEN}\n")).unwrap();
+        let wrong = folder.path().join("wrong");
+        fs_err::write(&wrong, "wrong-canary-0f1e2d3c").unwrap();
+        let of_file =
+            |more: &Value| extended(federated(&json!({"credential_source": {"file": token}})), more);
+        let account = |email: &str| {
+            let base = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts";
+            json!({"service_account_impersonation_url": format!("{base}/{email}:generateAccessToken")})
+        };
+        let of_url = |secret: &str| {
+            json!({"credential_source": {"url": PROVIDER_URL, "headers": {"X-Client-Secret": secret},
+                "format": {"type": "json", "subject_token_field_name": "value"}}})
+        };
+        for (text, expected) in [
+            (of_file(&json!({})), "good"),
+            (of_file(&account(EMAIL)), "good"),
+            (federated(&of_url(CLIENT_SECRET)), "good"),
+            (
+                extended(federated(&of_url(CLIENT_SECRET)), &account(EMAIL)),
+                "good",
+            ),
+            (
+                federated(&of_url("another")),
+                "provider.example refuses the subject token: 403",
+            ),
+            (
+                of_file(
+                    &json!({"audience": "//iam.googleapis.com/projects/2/locations/global/workloadIdentityPools/x/providers/y"}),
+                ),
+                "invalid_target",
+            ),
+            (
+                federated(&json!({"credential_source": {"file": wrong}})),
+                "invalid_grant",
+            ),
+            (
+                federated(&json!({"credential_source": {"file": folder.path().join("none")}})),
+                "the subject token: ",
+            ),
+            (
+                federated(
+                    &json!({"credential_source": {"file": wrong, "format": {"type": "json", "subject_token_field_name": "value"}}}),
+                ),
+                "no subject token in `value`",
+            ),
+            (
+                of_file(&account("other@a-project.iam.gserviceaccount.com")),
+                "iam.serviceAccounts.getAccessToken",
+            ),
+            (
+                of_file(&json!({"token_url": "https://sts.googleapis.com.evil.example/v1/token"})),
+                "`token_url`",
+            ),
+        ] {
+            fs_err::write(&file, text.to_string()).unwrap();
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", name, "--nocapture"]).env_clear();
+            command
+                .env("DSTACK_TEST_GCP_FEDERATION", expected)
+                .env("HOME", folder.path())
+                .env("GOOGLE_APPLICATION_CREDENTIALS", &file);
+            let output = command.output().unwrap();
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(
+                output.status.success() && shown.contains("1 passed"),
+                "{expected} {text}: {output:?}"
+            );
+        }
+        return;
+    };
+    let (cloud, emulator) = cloud_with(&json!({"creds": {"type": "default"}}));
+    if expected == "good" {
+        cloud.configure(&cloud.config).await.unwrap();
+        assert_eq!(emulator.tokens(), 1, "one token is used for all");
+        return;
+    }
+    let error = cloud.configure(&cloud.config).await.unwrap_err();
+    let ConfigureError::Credentials { fields, details } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(*fields, [["creds"]]);
+    assert!(details.as_ref().unwrap().contains(&expected), "{details:?}");
+    assert!(!format!("{error:?}").contains("canary"), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -1171,6 +1275,184 @@ async fn why_there_is_no_tpu_is_told() {
     assert_eq!(cloud.open().inventory().await.unwrap(), []);
     emulator.disable("tpu");
     assert_eq!(cloud.open().inventory().await.unwrap(), []);
+}
+
+/// What a run of several nodes with a TPU asks for.
+fn of_pods(more: &Value) -> Requirements {
+    let all = json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "google:1.."}, "multinode": true});
+    requirements(&extended(all, more))
+}
+
+async fn pod_in(cloud: &Cloud, region: &str, slice: &str, spot: bool) -> Subject<Group> {
+    group_of(cloud, of_pods(&json!({"spot": spot})), |offer| {
+        offer.instance.name == slice && &*offer.region == region
+    })
+    .await
+}
+
+pub(crate) async fn one_pod() -> (Cloud, Subject<Group>) {
+    let cloud = cloud_with(&json!({"tpu": true})).0;
+    let subject = pod_in(&cloud, HOME, "v5litepod-16", false).await;
+    (cloud, subject)
+}
+
+async fn pods_in_two_regions() -> (Cloud, Vec<Subject<Group>>) {
+    let cloud = cloud_with(&json!({"tpu": true})).0;
+    let subjects = vec![
+        pod_in(&cloud, HOME, "v5litepod-16", false).await,
+        pod_in(&cloud, OTHER, "v5litepod-16", true).await,
+        pod_in(&cloud, HOME, "v5litepod-16", true).await,
+    ];
+    (cloud, subjects)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_offered_to_runs_of_several_nodes() {
+    let (cloud, _) = cloud_with(&json!({"tpu": true}));
+    let offers = cloud.offers(&of_pods(&json!({}))).await;
+    let prices: Vec<f64> = offers.iter().map(|offer| offer.price).collect();
+    assert!(prices.is_sorted(), "{prices:?}");
+    let of = |name: &str, spot: bool| {
+        let mut of_type = offers.iter().filter(|offer| offer.instance.name == name);
+        let found = of_type.find(|offer| &*offer.region == HOME && offer.instance.resources.spot == spot);
+        found.unwrap_or_else(|| panic!("no {name}"))
+    };
+    let (small, pod) = (of("v5litepod-8", false), of("v5litepod-16", false));
+    assert_eq!(
+        (small.group_size, small.instance_runtime),
+        (None, InstanceRuntime::Shim)
+    );
+    assert_eq!(
+        (pod.group_size, pod.instance_runtime),
+        (Some(4), InstanceRuntime::Runner)
+    );
+    // A host has four chips, the small one eight.
+    assert!(
+        (pod.price * 2.0 - small.price).abs() < 1e-9,
+        "{} {}",
+        pod.price,
+        small.price
+    );
+    assert_eq!(pod.availability_zones, small.availability_zones);
+    assert_eq!(pod.instance.resources.gpus.len(), 1);
+    assert_eq!(pod.instance.resources.gpus[0].memory_mib, 64 * 1024);
+    let one = cloud
+        .offers(&of_pods(
+            &json!({"resources": {"cpu": "1..", "memory": "1GB..", "gpu": "v5litepod-16"}}),
+        ))
+        .await;
+    assert!(!one.is_empty() && one.iter().all(|offer| offer.group_size == Some(4)));
+    // The limit is for each node.
+    let cheap = cloud
+        .offers(&of_pods(&json!({"max_price": pod.price, "spot": false})))
+        .await;
+    assert!(cheap.iter().any(|offer| offer.group_size == Some(4)));
+    assert!(cheap.iter().all(|offer| offer.price <= pod.price));
+    for none in [
+        json!({"multinode": false}),
+        json!({"multinode": null}),
+        json!({"reservation": "r"}),
+    ] {
+        let offers = cloud.offers(&of_pods(&none)).await;
+        assert!(offers.iter().all(|offer| offer.group_size.is_none()), "{none}");
+    }
+    let without = cloud_with(&json!({})).0;
+    assert_eq!(without.offers(&of_pods(&json!({}))).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_one_tpu_with_a_container_on_each_host() {
+    let (cloud, emulator) = cloud_with(&json!({"tpu": true}));
+    let mut subject = pod_in(&cloud, HOME, "v5litepod-16", true).await;
+    subject.want.workloads[2].folders = vec![MountedFolder {
+        node_path: "/mnt/data".to_owned(),
+        path: "/data".to_owned(),
+        optional: false,
+    }];
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked_tpus();
+    assert_eq!(asked.len(), 1);
+    assert_eq!(
+        (&asked[0]["acceleratorType"], &asked[0]["schedulingConfig"]),
+        (&json!("v5litepod-16"), &json!({"preemptible": true}))
+    );
+    let script = asked[0]["metadata"]["startup-script"].as_str().unwrap();
+    for part in [
+        "\n0|1|3)\n",
+        "\n2)\n",
+        "--privileged --network host --env 'PJRT_DEVICE=TPU'",
+        "--volume /mnt/data:/data",
+    ] {
+        assert!(script.contains(part), "{part}: {script}");
+    }
+    let members = &place.job_provisioning_datas;
+    let ways: Vec<_> = members
+        .iter()
+        .map(|member| {
+            let proxy = member.ssh_proxy.as_ref().unwrap();
+            (
+                member.internal_ip.as_deref().unwrap(),
+                proxy.hostname.as_str(),
+                proxy.port,
+            )
+        })
+        .collect();
+    let expected = [
+        ("10.128.0.9", "203.0.113.80", 22),
+        ("10.128.0.10", "203.0.113.81", 22),
+        ("10.128.0.11", "203.0.113.82", 22),
+        ("10.128.0.12", "203.0.113.83", 22),
+    ];
+    assert_eq!(ways, expected, "members are in the order of the hosts");
+    assert!(
+        members
+            .iter()
+            .all(|member| !member.dockerized && member.ssh_port == Some(10_022))
+    );
+    let owned = cloud.open().inventory().await.unwrap();
+    let kinds: Vec<&OwnedKind> = owned.iter().map(|owned| &owned.kind).collect();
+    assert_eq!(kinds, [&OwnedKind::Group]);
+    // It was stopped and started.
+    emulator.move_tpus();
+    let known = subject.known(Some(place));
+    let Some(Sign::Moved(moved)) = subject.sign(&*cloud.open(), &known).await else {
+        panic!("it has not moved");
+    };
+    let first = &moved.job_provisioning_datas[0];
+    assert_eq!(first.hostname.as_deref(), Some("10.128.0.19"));
+    assert_eq!(first.ssh_proxy.as_ref().unwrap().hostname, "203.0.113.90");
+    Driver::new(&cloud).remove(&known, &subject).await;
+    assert_eq!(cloud.emulator.ledger().alive(), []);
+    // Of other nodes than it has hosts, and with disks, none is made.
+    let (mut short, mut disks) = (subject, pod_in(&cloud, HOME, "v5litepod-16", false).await);
+    short.want.workloads.pop();
+    let data = volume(&cloud, &disk(&json!({})));
+    let made = Driver::new(&cloud).make(&data).await.unwrap();
+    disks.want.workloads[0].volumes = vec![MountedVolume {
+        name: "data".to_owned(),
+        volume: made,
+        path: "/data".to_owned(),
+    }];
+    for refused in [short, disks] {
+        let error = Driver::new(&cloud).make(&refused).await.unwrap_err();
+        assert!(matches!(error, ComputeError::Refused(_)), "{error:?}");
+    }
+    assert_eq!(emulator.asked_tpus().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_without_public_addresses_are_reached_in_their_network() {
+    let more = json!({"tpu": true, "public_ips": false, "nat_check": false});
+    let (cloud, emulator) = cloud_with(&more);
+    let subject = pod_in(&cloud, HOME, "v5litepod-16", false).await;
+    let zones = subject.want.offer.availability_zones.clone().unwrap();
+    // Where a zone has no such slices, or no room, the next one is tried.
+    emulator.lack(&zones[0], "v5litepod-16");
+    let place = Driver::new(&cloud).make(&subject).await.unwrap();
+    let first = &place.job_provisioning_datas[0];
+    assert_eq!(first.availability_zone.as_ref(), Some(&zones[1]));
+    assert_eq!(first.ssh_proxy.as_ref().unwrap().hostname, "10.128.0.9");
+    assert!(!first.public_ip_enabled);
 }
 
 #[tokio::test(start_paused = true)]

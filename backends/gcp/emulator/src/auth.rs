@@ -10,7 +10,7 @@ use rustls::crypto::ring::default_provider;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::{CLIENT_SECRET, EMAIL, Gcp, KEY_ID, LIFETIME, REFRESH_TOKEN};
+use crate::{AUDIENCE, CLIENT_SECRET, EMAIL, Gcp, KEY_ID, LIFETIME, REFRESH_TOKEN, SUBJECT_TOKEN};
 
 /// The public half of `key.pem` (PKCS#1).
 const PUBLIC_KEY: &str = include_str!("../public_key.txt");
@@ -18,6 +18,12 @@ const PUBLIC_KEY: &str = include_str!("../public_key.txt");
 const TOKEN_URL: &str = "https://oauth2.googleapis.com/token";
 
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
+
+/// A token that is good for nothing but getting that of a service account.
+const FEDERATED: &str = "federated-canary-0f1e2d3c";
+
+/// The clocks of tests begin an hour before it.
+const AN_HOUR_LATER: &str = "2023-11-14T23:13:20Z";
 
 impl Gcp {
     /// The token endpoint.
@@ -42,6 +48,68 @@ impl Gcp {
                 (status, json!({"error": error, "error_description": description}))
             }
         }
+    }
+
+    /// The Security Token Service ("Method: token", v1): a token of somebody else for one of Google's.
+    pub(crate) fn exchange_foreign(&self, form: &BTreeMap<String, String>) -> (StatusCode, Value) {
+        let field = |name: &str| form.get(name).map_or("", String::as_str);
+        let refused = |error: &str, description: &str| {
+            let told = json!({"error": error, "error_description": description});
+            (StatusCode::BAD_REQUEST, told)
+        };
+        if field("grant_type") != "urn:ietf:params:oauth:grant-type:token-exchange"
+            || field("requested_token_type") != "urn:ietf:params:oauth:token-type:access_token"
+        {
+            return refused("invalid_request", "Invalid grant_type or requested_token_type");
+        }
+        if field("audience") != AUDIENCE {
+            return refused(
+                "invalid_target",
+                "The target service indicated by the \"audience\" parameters is invalid.",
+            );
+        }
+        if field("subject_token_type") != "urn:ietf:params:oauth:token-type:jwt"
+            || field("subject_token") != SUBJECT_TOKEN
+        {
+            return refused("invalid_grant", "The subject token is not valid.");
+        }
+        let mut told = self.issue();
+        told["issued_token_type"] = "urn:ietf:params:oauth:token-type:access_token".into();
+        // It is good for nothing else.
+        match field("scope") {
+            SCOPE => {}
+            "https://www.googleapis.com/auth/iam" => {
+                let token = told["access_token"].as_str().unwrap();
+                self.lock().tokens.remove(token);
+                told["access_token"] = FEDERATED.into();
+            }
+            _ => return refused("invalid_scope", "Invalid scope"),
+        }
+        (StatusCode::OK, told)
+    }
+
+    /// `generateAccessToken` of IAM credentials.
+    pub(crate) fn impersonate(&self, email: &str, headers: &HeaderMap, body: &Value) -> (StatusCode, Value) {
+        let bearer = headers.get("authorization").and_then(|value| value.to_str().ok());
+        if bearer != Some(&format!("Bearer {FEDERATED}")) {
+            let told = json!({"error": {"code": 401, "message": "Request had invalid authentication credentials.", "status": "UNAUTHENTICATED"}});
+            return (StatusCode::UNAUTHORIZED, told);
+        }
+        if email != EMAIL {
+            let text =
+                "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist).";
+            let told = json!({"error": {"code": 403, "message": text, "status": "PERMISSION_DENIED"}});
+            return (StatusCode::FORBIDDEN, told);
+        }
+        if body["scope"] != json!([SCOPE]) || body["lifetime"] != "3600s" {
+            let told =
+                json!({"error": {"code": 400, "message": "Invalid value.", "status": "INVALID_ARGUMENT"}});
+            return (StatusCode::BAD_REQUEST, told);
+        }
+        (
+            StatusCode::OK,
+            json!({"accessToken": self.issue()["access_token"], "expireTime": AN_HOUR_LATER}),
+        )
     }
 
     /// A new token, as endpoints for them answer.

@@ -52,6 +52,16 @@ pub const CLIENT_SECRET: &str = "client-canary-0f1e2d3c";
 /// See [`CLIENT_SECRET`].
 pub const REFRESH_TOKEN: &str = "1//refresh-canary-0f1e2d3c";
 
+/// What a workload identity pool takes tokens of its provider for.
+pub const AUDIENCE: &str =
+    "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/a-pool/providers/a-provider";
+
+/// Such a token.
+pub const SUBJECT_TOKEN: &str = "subject-canary-0f1e2d3c";
+
+/// Where the provider tells it to those who know [`CLIENT_SECRET`].
+pub const PROVIDER_URL: &str = "http://provider.example/issue?for=google";
+
 /// A region, and another one.
 pub const HOME: &str = "us-central1";
 /// See [`HOME`].
@@ -552,6 +562,26 @@ async fn serve(
         ("POST", "/token") => {
             let (status, told) = cloud.exchange(&pairs(&body));
             return (status, Json(told)).into_response();
+        }
+        ("POST", "/v1/token") => {
+            let (status, told) = cloud.exchange_foreign(&pairs(&body));
+            return (status, Json(told)).into_response();
+        }
+        ("POST", path) if path.ends_with(":generateAccessToken") => {
+            let email = path.trim_start_matches("/v1/projects/-/serviceAccounts/");
+            let email = email.trim_end_matches(":generateAccessToken");
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (status, told) = cloud.impersonate(email, &headers, &body);
+            return (status, Json(told)).into_response();
+        }
+        ("GET", "/issue") => {
+            let is_known = headers
+                .get("x-client-secret")
+                .is_some_and(|value| value == CLIENT_SECRET);
+            return match is_known && uri.query() == Some("for=google") {
+                true => Json(json!({"value": SUBJECT_TOKEN})).into_response(),
+                false => (StatusCode::FORBIDDEN, CLIENT_SECRET).into_response(),
+            };
         }
         ("GET", "/computeMetadata/v1/instance/service-accounts/default/token") => {
             let is_right = headers

@@ -6,18 +6,25 @@ use tokio::time::Instant;
 use crate::networks::{self, is_name};
 use crate::{Answer, Ask, Cloud, Gcp, PAGE, PROJECT, Refusal, Times, invalid, is_zone, missing, refuse};
 
-/// What a zone has, and the software for it.
-const TYPES: &[(&str, &str)] = &[
-    ("v2-8", "tpu-ubuntu2204-base"),
-    ("v3-8", "tpu-ubuntu2204-base"),
-    ("v5p-8", "tpu-ubuntu2204-base"),
-    ("v5litepod-1", "v2-alpha-tpuv5-lite"),
-    ("v5litepod-4", "v2-alpha-tpuv5-lite"),
-    ("v5litepod-8", "v2-alpha-tpuv5-lite"),
-    ("v6e-1", "v2-alpha-tpuv6e"),
-    ("v6e-4", "v2-alpha-tpuv6e"),
-    ("v6e-8", "v2-alpha-tpuv6e"),
+/// What a zone has, the software for it, and on how many hosts it is.
+const TYPES: &[(&str, &str, u8)] = &[
+    ("v2-8", "tpu-ubuntu2204-base", 1),
+    ("v2-32", "tpu-ubuntu2204-base", 4),
+    ("v3-8", "tpu-ubuntu2204-base", 1),
+    ("v5p-8", "tpu-ubuntu2204-base", 1),
+    ("v5p-16", "tpu-ubuntu2204-base", 2),
+    ("v5litepod-1", "v2-alpha-tpuv5-lite", 1),
+    ("v5litepod-4", "v2-alpha-tpuv5-lite", 1),
+    ("v5litepod-8", "v2-alpha-tpuv5-lite", 1),
+    ("v5litepod-16", "v2-alpha-tpuv5-lite", 4),
+    ("v6e-1", "v2-alpha-tpuv6e", 1),
+    ("v6e-4", "v2-alpha-tpuv6e", 1),
+    ("v6e-8", "v2-alpha-tpuv6e", 1),
+    ("v6e-16", "v2-alpha-tpuv6e", 4),
 ];
+
+/// The most that a value of metadata may have ("VM metadata", limits).
+const LONGEST_METADATA: usize = 256 * 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
@@ -33,6 +40,9 @@ pub(crate) struct Node {
     is_doomed: bool,
     /// What its disks will be, and when.
     changes: Vec<(Instant, Value)>,
+    hosts: u8,
+    /// How far its addresses have moved.
+    moved: u8,
 }
 
 impl Node {
@@ -64,12 +74,17 @@ impl Node {
             () => "CREATING",
         }
         .into();
-        let mut endpoint = json!({"ipAddress": "10.128.0.9", "port": 8470});
-        if self.asked["networkConfig"]["enableExternalIps"] == true {
-            endpoint["accessConfig"] = json!({"externalIp": "203.0.113.80"});
-        }
+        let endpoint = |host: u8| {
+            let mut endpoint =
+                json!({"ipAddress": format!("10.128.0.{}", 9 + self.moved + host), "port": 8470});
+            if self.asked["networkConfig"]["enableExternalIps"] == true {
+                let external = format!("203.0.113.{}", 80 + self.moved + host);
+                endpoint["accessConfig"] = json!({"externalIp": external});
+            }
+            endpoint
+        };
         if self.is_ready(times) {
-            told["networkEndpoints"] = json!([endpoint]);
+            told["networkEndpoints"] = (0..self.hosts).map(endpoint).collect();
         }
         told
     }
@@ -81,6 +96,13 @@ impl Gcp {
         let state = self.lock();
         let made = state.nodes.iter().filter(|node| !node.is_doomed);
         made.map(|node| node.asked.clone()).collect()
+    }
+
+    /// All TPUs have other addresses from now on.
+    pub fn move_tpus(&self) {
+        for node in &mut self.lock().nodes {
+            node.moved += 10;
+        }
     }
 
     pub(crate) fn settle_nodes(&self, state: &mut Cloud) {
@@ -181,9 +203,9 @@ impl Gcp {
         let body = &ask.body;
         let name = ask.query.get("nodeId").cloned().unwrap_or_default();
         let kind = body["acceleratorType"].as_str().unwrap_or_default();
-        let found = TYPES.iter().find(|(name, _)| *name == kind);
+        let found = TYPES.iter().find(|(name, ..)| *name == kind);
         let found = found.filter(|_| !state.lacking.contains(&(zone.to_owned(), kind.to_owned())));
-        let Some((_, runtime)) = found else {
+        let Some((_, runtime, hosts)) = found else {
             return Err(missing(&format!(
                 "projects/{PROJECT}/locations/{zone}/acceleratorTypes/{kind}"
             )));
@@ -194,11 +216,25 @@ impl Gcp {
                 body["runtimeVersion"]
             )));
         }
+        let metadata = body["metadata"]
+            .as_object()
+            .into_iter()
+            .flat_map(|all| all.values());
+        if metadata
+            .filter_map(Value::as_str)
+            .any(|value| value.len() > LONGEST_METADATA)
+        {
+            return Err(invalid("metadata"));
+        }
         let interface = json!({"network": body["networkConfig"]["network"], "subnetwork": body["networkConfig"]["subnetwork"]});
         if let Some(problem) = networks::problem(state, zone, &[interface]) {
             return Err(invalid(problem));
         }
         let disks = body["dataDisks"].as_array().cloned().unwrap_or_default();
+        // Those of several hosts can only be read.
+        if *hosts > 1 && disks.iter().any(|disk| disk["mode"] != "READ_ONLY") {
+            return Err(invalid("dataDisks"));
+        }
         check_disks(state, zone, &disks)?;
         let now = Instant::now();
         let node = Node {
@@ -212,6 +248,8 @@ impl Gcp {
             is_settled: false,
             is_doomed: false,
             changes: Vec::new(),
+            hosts: *hosts,
+            moved: 0,
         };
         let target = node.id();
         if state.nodes.iter().any(|one| !one.is_gone() && one.id() == target) {

@@ -17,6 +17,8 @@ mod machines;
 mod prices;
 mod tpu;
 
+pub use tpu::list_price as tpu_list_price;
+
 use machines::Machine;
 use prices::{Capacity, Prices};
 

@@ -169,7 +169,7 @@ const fn field_of_unwanted(unwanted: &Unwanted) -> Option<&'static str> {
         Unwanted::Region(_) => Some("regions"),
         Unwanted::InstanceType(_) => Some("instance_types"),
         Unwanted::Zone => Some("availability_zones"),
-        Unwanted::Volume | Unwanted::Blocks => None,
+        Unwanted::Volume | Unwanted::Blocks | Unwanted::Nodes(_) => None,
     }
 }
 
@@ -182,7 +182,7 @@ fn of_unwanted(query: &Query, unwanted: &Unwanted) -> Option<FieldChange> {
         Unwanted::Region(region) => added(query.regions(), region),
         Unwanted::InstanceType(name) => added(query.instance_types(), name),
         Unwanted::Zone => (query.zones().join(", "), "unset".to_owned()),
-        Unwanted::Volume | Unwanted::Blocks => return None,
+        Unwanted::Volume | Unwanted::Blocks | Unwanted::Nodes(_) => return None,
     };
     Some(change(field_of_unwanted(unwanted)?, from, to))
 }

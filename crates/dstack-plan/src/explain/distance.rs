@@ -34,7 +34,7 @@ pub(super) fn of_mismatch(mismatch: &Mismatch) -> f64 {
 pub(super) const fn of_unwanted(unwanted: &Unwanted) -> f64 {
     match unwanted {
         Unwanted::Backend(_) | Unwanted::Region(_) | Unwanted::InstanceType(_) | Unwanted::Zone => CHOICE,
-        Unwanted::Volume | Unwanted::Blocks => OTHER_KIND,
+        Unwanted::Volume | Unwanted::Blocks | Unwanted::Nodes(_) => OTHER_KIND,
     }
 }
 

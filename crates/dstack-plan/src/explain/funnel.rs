@@ -84,6 +84,6 @@ const fn of_mismatch(mismatch: &Mismatch) -> OfferCheck {
 const fn of_unwanted(unwanted: &Unwanted) -> OfferCheck {
     match unwanted {
         Unwanted::Backend(_) | Unwanted::Region(_) | Unwanted::Zone | Unwanted::Volume => OfferCheck::Place,
-        Unwanted::InstanceType(_) | Unwanted::Blocks => OfferCheck::InstanceType,
+        Unwanted::InstanceType(_) | Unwanted::Blocks | Unwanted::Nodes(_) => OfferCheck::InstanceType,
     }
 }

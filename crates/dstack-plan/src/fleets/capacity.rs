@@ -100,5 +100,10 @@ fn for_job(mut query: Query, request: &Request<'_>) -> Query {
     query.needs.instance_volumes = mounts
         .iter()
         .any(|mount| matches!(mount, MountPoint::Instance(mount) if !mount.optional));
-    query.at(request.volumes)
+    // Beside a first node that is there, the others come one after the other.
+    let nodes = match request.master {
+        Some(_) => 1,
+        None => request.job_spec.jobs_per_replica,
+    };
+    query.at(request.volumes).for_nodes(nodes)
 }

@@ -44,6 +44,21 @@ fn what_cannot_be_had_comes_last_after_the_cut() {
 }
 
 #[test]
+fn what_is_made_as_one_is_for_runs_of_as_many_nodes() {
+    let four = Offer {
+        group_size: Some(4),
+        ..offer("gcp", "v5litepod-16", 2.0)
+    };
+    let list = [offer("gcp", "a3", 3.0), four];
+    let of = |nodes: u32| query(json!({})).for_nodes(nodes);
+    assert_eq!(names(&of(4).select([&list[..]], None)), ["a3", "v5litepod-16"]);
+    for other in [query(json!({})), of(1), of(2), of(8)] {
+        assert_eq!(names(&other.select([&list[..]], None)), ["a3"]);
+        assert_eq!(other.accept(&list[1]), Err(Unwanted::Nodes(4)));
+    }
+}
+
+#[test]
 fn profiles_filter() {
     let (aws, gcp) = ([offer("aws", "m5.large", 1.0)], [offer("gcp", "n1", 2.0)]);
     for (profile, expected) in [

@@ -58,6 +58,7 @@ const DIFFERENT: &[(&str, &str)] = &[
     (".waiting_for", "only ours says what something waits for"),
     (".waiting_kind", "whether it waits for its own commands alone"),
     (".waits_until", "and until when"),
+    (".group_size", "only ours offers groups of a fixed size"),
     (".service.notice", "and why a service is not reached"),
 ];
 

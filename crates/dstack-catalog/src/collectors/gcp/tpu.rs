@@ -138,8 +138,9 @@ fn version(description: &str) -> Option<String> {
     Some(if version == "v5e" { "v5litepod" } else { version }.to_owned())
 }
 
-/// List price of a slice.
-fn list_price(version: &str, cores: i64, region: &str, chips: f64, spot: bool) -> Option<f64> {
+/// List price of a slice of so many cores and chips, in USD per hour; `None`: no list has it. Slices of v2 and v3 with more than 8 cores, and all
+/// of v4, are priced as pods.
+pub fn list_price(version: &str, cores: i64, region: &str, chips: f64, spot: bool) -> Option<f64> {
     let product = match version {
         "v5litepod" => "TPU v5e".to_owned(),
         "v4" => "TPU v4 pod".to_owned(),

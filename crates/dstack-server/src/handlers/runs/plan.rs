@@ -252,8 +252,9 @@ impl<'a> Planner<'a> {
         };
         let fleets = fleets(&self.placement, Some(self.project));
         // What the run asks for alone: how fleets narrow it is said of each fleet.
-        let query =
-            offers::Query::new(&self.run.merged_profile(), job.requirements.clone()).at(&self.volumes);
+        let query = offers::Query::new(&self.run.merged_profile(), job.requirements.clone())
+            .at(&self.volumes)
+            .for_nodes(job.jobs_per_replica);
         let market = self
             .source
             .everything(&explain::loosened(&job.requirements), query.needs)
