@@ -295,7 +295,11 @@ async fn the_end_of_a_connection_is_noticed() {
     let Some(dstack_ssh::inbox::Event::Data(pid)) = running.next().await else {
         panic!()
     };
-    let mut stream = connection.start("echo begun; sleep 600").await.unwrap().into_stream();
+    let mut stream = connection
+        .start("echo begun; sleep 600")
+        .await
+        .unwrap()
+        .into_stream();
     let mut begun = [0; 6];
     stream.read_exact(&mut begun).await.unwrap();
     server.process.kill().await.unwrap();
