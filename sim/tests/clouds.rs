@@ -535,15 +535,13 @@ async fn a_job_gets_what_the_type_of_its_machine_needs() {
 /// It is the cloud that has the machine which knows its types, and not the one through which it was made.
 #[tokio::test(start_paused = true)]
 async fn needs_are_those_of_the_backend_behind_the_backend() {
+    const NEEDS: JobNeeds = JobNeeds {
+        mounts: &[MountedPath::same("/behind")],
+        ..JobNeeds::NONE
+    };
     let world = world(41, &["small"]).await;
     let behind = world.clouds.add(BackendType::Gcp);
-    behind.needs(
-        "small",
-        JobNeeds {
-            mounts: &[MountedPath::same("/behind")],
-            ..JobNeeds::NONE
-        },
-    );
+    behind.needs("small", NEEDS);
     let engine = world.start().await.unwrap();
     let (run, instance) = long_job(&world, &engine).await;
     let place = JobProvisioningData {
