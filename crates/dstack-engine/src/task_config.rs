@@ -76,7 +76,6 @@ pub fn task_config(
         container_ssh_keys: access.ssh_keys.container,
         runner_token: access.runner_token,
         protected_paths: protected_paths(job),
-        ..TaskConfig::default()
     })
 }
 
