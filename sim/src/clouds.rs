@@ -14,9 +14,9 @@ use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig};
 use dstack_compute::{
     Account, AccountProject, Attachment, Backend, BackendKind, Backends, Call, Capabilities, ComputeError,
-    ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Inventory, Known, LISTED_WITHIN,
-    Lifecycle, LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, MissingRegion, Owned,
-    OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
+    ConfigureError, Container, ContainerRequest, GatewayMachine, Group, Inventory, JobNeeds, Known,
+    LISTED_WITHIN, Lifecycle, LoadBalancers, Machine as CloudMachine, MachineRequest, Marks, MissingRegion,
+    Owned, OwnedKind, OwnedMark, Placement, Removal, Sign, Step, Volume, VolumeRequest, Volumes, Workload,
 };
 use dstack_model::backends::BackendType;
 use dstack_model::decode::decode_strict;
@@ -125,6 +125,8 @@ struct State {
     gateways: gateways::Gateways,
     balancers: balancers::Balancers,
     has_reservations: bool,
+    /// What jobs need on machines of one type.
+    needs: HashMap<String, JobNeeds>,
     never_ready: BTreeSet<String>,
     /// The clouds that are configured besides this one.
     others: Vec<Clouds>,
@@ -268,6 +270,11 @@ impl Clouds {
             })
         });
         self.change(|state| state.offers = offers.collect());
+    }
+
+    /// Jobs have these needs on machines of this name.
+    pub fn needs(&self, name: &str, needs: JobNeeds) {
+        self.change(|state| state.needs.insert(name.to_owned(), needs));
     }
 
     /// Containers that exist.
@@ -617,6 +624,13 @@ impl Backends for Clouds {
         let backends = self.of_project(ProjectId::new(Uuid::nil())).await?;
         Ok(backends.into_iter().map(account).collect())
     }
+
+    fn job_needs(&self, kind: BackendType, instance_type: &str) -> JobNeeds {
+        let cloud = self.all().into_iter().find(|cloud| cloud.kind == kind);
+        cloud.map_or(JobNeeds::NONE, |cloud| {
+            BackendKind::job_needs(&cloud, instance_type)
+        })
+    }
 }
 
 /// All projects have all clouds, however they are configured.
@@ -641,6 +655,11 @@ impl BackendKind for Clouds {
             reservations: state.has_reservations,
             ..Capabilities::default()
         }
+    }
+
+    fn job_needs(&self, instance_type: &str) -> JobNeeds {
+        let needs = self.lock().needs.get(instance_type).copied();
+        needs.unwrap_or(JobNeeds::NONE)
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {

@@ -90,6 +90,8 @@ struct State {
     tasks: BTreeMap<String, Task>,
     /// Runs of commands by task: kept after removal, for invariants.
     starts: HashMap<String, usize>,
+    /// What tasks were submitted with: kept after removal.
+    submitted: HashMap<String, TaskConfig>,
     /// What runners were told when their job was handed to them, by task.
     told: HashMap<String, SubmitBody>,
     scripts: HashMap<String, Script>,
@@ -534,6 +536,11 @@ impl Hosts {
         self.lock().starts.clone()
     }
 
+    /// What the task of a job was submitted with.
+    pub fn submitted(&self, job: JobId) -> Option<TaskConfig> {
+        self.lock().submitted.get(&job.to_string()).cloned()
+    }
+
     /// What the runner of a job was told of it, of its commands and of the other nodes.
     pub fn told(&self, job: JobId) -> Option<SubmitBody> {
         self.lock().told.get(&job.to_string()).cloned()
@@ -752,6 +759,7 @@ impl Shim for SimShim {
                 return Err(refused(409, "already submitted"));
             }
             state.mount(&self.machine, config);
+            state.submitted.insert(id.clone(), config.clone());
             let run = config.name.rsplitn(3, '-').nth(2).unwrap_or_default();
             let script = state.scripts.get(run).copied().unwrap_or_default();
             state.scripts.insert(id.clone(), script);

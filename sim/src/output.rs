@@ -108,10 +108,13 @@ impl Inputs for SimInputs {
             ..StartInputs::default()
         })
     }
-    async fn image(&self, _job: &JobSnapshot) -> Result<Image, InputsError> {
+    async fn image(&self, _job: &JobSnapshot, has_efa: bool) -> Result<Image, InputsError> {
         let password = Secret::new("the password of the registry".to_owned());
         Ok(Image {
-            name: "registry.example/image".to_owned(),
+            name: match has_efa {
+                true => "registry.example/image-with-efa".to_owned(),
+                false => "registry.example/image".to_owned(),
+            },
             credentials: Some(("somebody".to_owned(), password)),
         })
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
+use dstack_compute::JobNeeds;
 use dstack_engine::{
     ContainerRef, GatewayRef, GatewaySite, HostError, HostRef, Hosts, Preparation, ReadyGateway, ReadyHost,
 };
@@ -348,7 +349,12 @@ fn way(host: HostRef<'_>) -> Option<Reach> {
 
 #[async_trait]
 impl Hosts for SshHosts {
-    async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
+    async fn prepare(
+        &self,
+        host: HostRef<'_>,
+        _needs: JobNeeds,
+        progress: Option<&Value>,
+    ) -> Result<Preparation, HostError> {
         let name = self.agents.named(&name(host));
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
         let mut reach = way(host).ok_or_else(gone)?;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_compute::JobNeeds;
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::task_config::{Access, task_config};
 use dstack_engine::{Engine, Failpoints, Image, SshKeys};
@@ -1228,7 +1229,7 @@ async fn a_task_without_one_of_its_volumes_is_refused() {
             ssh_keys: SshKeys::default(),
             runner_token: Secret::from("token".to_owned()),
         };
-        task_config(snapshot, image, access)
+        task_config(snapshot, image, access, JobNeeds::NONE)
     };
     let task = of(&snapshot).unwrap();
     let mounts: Vec<_> = task

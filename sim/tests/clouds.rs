@@ -5,8 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dstack_agent_api::shim::TaskConfig;
+use dstack_compute::{JobNeeds, MountedPath};
 use dstack_engine::failpoint::DieAt;
 use dstack_engine::{Engine, HostError};
+use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceStatus, InstanceTerminationReason};
 use dstack_model::runs::{JobProvisioningData, JobStatus, JobTerminationReason, RunStatus};
 use dstack_sim::clouds::{Delays, SOLD_OUT};
@@ -482,6 +485,86 @@ async fn a_machine_that_was_moved_is_reached_where_it_is() {
     assert_eq!(told.hostname.as_deref(), Some("10.9.9.9"));
     assert_eq!(told.internal_ip.as_deref(), Some("10.9.9.8"));
     assert_eq!(job.status(), JobStatus::Running);
+}
+
+/// What the type of its machine needs, a job gets without asking, beside what it asks for.
+#[tokio::test(start_paused = true)]
+async fn a_job_gets_what_the_type_of_its_machine_needs() {
+    const NEEDS: JobNeeds = JobNeeds {
+        mounts: &[MountedPath::same("/run/fast"), MountedPath::same("/dev/fast")],
+        gpu_devices: &["/dev/gpu0", "/dev/gpuctl"],
+        has_efa: true,
+    };
+    let world = world(40, &["small"]).await;
+    world.clouds.needs("large", NEEDS);
+    let engine = world.start().await.unwrap();
+    let mounts = json!({"fleets": ["cloud"], "volumes": ["/mine:/run/fast"]});
+    let submitted = async |name: &str| {
+        let run = world.submit(&engine, name, &mounts).await.unwrap();
+        assert_eq!(world.finished(&run, MINUTE).await.unwrap(), RunStatus::Done);
+        world.hosts.submitted(jobs(&world, &run).await[0].id).unwrap()
+    };
+    let paths = |task: &TaskConfig| {
+        let pairs = task.instance_mounts.iter();
+        pairs
+            .map(|mount| format!("{}:{}", mount.instance_path, mount.path))
+            .collect::<Vec<_>>()
+    };
+    let plain = submitted("plain").await;
+    assert_eq!(paths(&plain), ["/mine:/run/fast"]);
+    assert_eq!(plain.gpu_devices, []);
+    assert_eq!(plain.image_name, "registry.example/image");
+    nothing_is_left(&world, IDLE, "").await;
+
+    world.clouds.offer(&["large"]);
+    let fast = submitted("fast").await;
+    assert_eq!(paths(&fast), ["/mine:/run/fast", "/dev/fast:/dev/fast"]);
+    let devices: Vec<_> = fast
+        .gpu_devices
+        .iter()
+        .map(|gpu| (gpu.path_on_host.as_str(), gpu.path_in_container.as_str()))
+        .collect();
+    assert_eq!(
+        devices,
+        [("/dev/gpu0", "/dev/gpu0"), ("/dev/gpuctl", "/dev/gpuctl")]
+    );
+    assert_eq!(fast.image_name, "registry.example/image-with-efa");
+    nothing_is_left(&world, IDLE, "").await;
+}
+
+/// It is the cloud that has the machine which knows its types, and not the one through which it was made.
+#[tokio::test(start_paused = true)]
+async fn needs_are_those_of_the_backend_behind_the_backend() {
+    const NEEDS: JobNeeds = JobNeeds {
+        mounts: &[MountedPath::same("/behind")],
+        ..JobNeeds::NONE
+    };
+    let world = world(41, &["small"]).await;
+    let behind = world.clouds.add(BackendType::Gcp);
+    behind.needs("small", NEEDS);
+    let engine = world.start().await.unwrap();
+    let (run, instance) = long_job(&world, &engine).await;
+    let place = JobProvisioningData {
+        base_backend: Some(BackendType::Gcp),
+        ..instance.job_provisioning_data.as_deref().unwrap().clone()
+    };
+    world.clouds.moved(instance.id, place);
+    let is_known = |world: &World| {
+        let row = instances(world).pop().unwrap();
+        let place = row.job_provisioning_data.as_deref();
+        place.and_then(|place| place.base_backend) == Some(BackendType::Gcp)
+    };
+    world
+        .until("the row follows", 3 * MINUTE, is_known)
+        .await
+        .unwrap();
+    world.stop(&engine, &run, false).await.unwrap();
+    world.finished(&run, 3 * MINUTE).await.unwrap();
+    let again = world.submit(&engine, "again", &in_cloud()).await.unwrap();
+    assert_eq!(world.finished(&again, MINUTE).await.unwrap(), RunStatus::Done);
+    assert_eq!(world.clouds.asked(), ["small"], "the same machine has both jobs");
+    let task = world.hosts.submitted(jobs(&world, &again).await[0].id).unwrap();
+    assert_eq!(task.instance_mounts[0].instance_path, "/behind");
 }
 
 /// What the cloud takes away is known beforehand: jobs are told, and have as long as there is.

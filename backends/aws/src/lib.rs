@@ -2,7 +2,7 @@
 //!
 //! `client` makes calls, `signing` signs them with `keys`, which may be of a role that `sts` gives, `errors` says what refusals mean, `ec2` and `elb` have the answers that are read. `configure` checks
 //! configurations, `network`, `groups` and `images` find what machines are made in and of, `offers` what can be had, `reservations` what
-//! was reserved. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `load_balancers`, `placements`,
+//! was reserved. `efa` knows the types whose jobs need its libraries. `run_instances` is the call that makes a machine, `machines` and `addresses` its life; `gateways`, `load_balancers`, `placements`,
 //! `volumes` and `attachments` are those of the others. `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
@@ -13,6 +13,7 @@ mod cached;
 mod client;
 mod configure;
 mod ec2;
+mod efa;
 mod elb;
 mod errors;
 mod gateways;
@@ -39,8 +40,8 @@ use async_trait::async_trait;
 use dstack_backend::{CloudKind, Env, Kind};
 use dstack_compute::config::AwsConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Inventory, Lifecycle,
-    LoadBalancers, Machine, Owned, Placement, Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Inventory, JobNeeds,
+    Lifecycle, LoadBalancers, Machine, Owned, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
@@ -84,6 +85,13 @@ impl CloudKind for AwsKind {
             private_gateways: true,
             load_balancers: true,
             ..Capabilities::default()
+        }
+    }
+
+    fn job_needs(instance_type: &str) -> JobNeeds {
+        JobNeeds {
+            has_efa: efa::is_in_image(instance_type),
+            ..JobNeeds::NONE
         }
     }
 

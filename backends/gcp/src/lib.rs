@@ -1,7 +1,8 @@
 //! [Google Cloud](https://cloud.google.com): machines and persistent disks of Compute Engine, TPUs.
 //!
 //! `client` is the API as far as it is used, `auth` gives its tokens, `federation` those for tokens of others, `errors` says what refusals mean. `configure` checks configurations,
-//! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of.
+//! `offers` says what can be had, `reservations` what was reserved, `network` where machines are put, `startup` what they are made of,
+//! `job_needs` what jobs on them get.
 //! `instance` and `tpu` are the requests for one, `machines` its life; `slices` says which TPUs have several hosts, `pods` is their life; `volumes` and `attachments` are those of disks, `placements` that of
 //! groups, `gateways` that of machines of gateways. `balancers` is the life of what is before those, `pieces` what it consists of, `members` which
 //! machines are behind it. `inventory` finds what was left behind.
@@ -18,6 +19,7 @@ mod federation;
 mod gateways;
 mod instance;
 mod inventory;
+mod job_needs;
 mod labels;
 mod machines;
 mod members;
@@ -39,8 +41,8 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, CloudKind, Env, Kind};
 use dstack_compute::config::GcpConfig;
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Group, Lifecycle,
-    LoadBalancers, Machine, Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, GatewayMachine, Group, JobNeeds,
+    Lifecycle, LoadBalancers, Machine, Owned, PROVISIONING_TIMEOUT, Placement, Removal, Volumes,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::{JobProvisioningData, Requirements};
@@ -94,6 +96,10 @@ impl CloudKind for GcpKind {
             pod if tpu::is_pod(pod) => Duration::from_secs(20 * 60),
             _ => PROVISIONING_TIMEOUT,
         }
+    }
+
+    fn job_needs(instance_type: &str) -> JobNeeds {
+        job_needs::of_type(instance_type)
     }
 
     async fn check(&self, config: GcpConfig) -> Result<GcpConfig, ConfigureError> {

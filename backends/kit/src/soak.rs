@@ -143,7 +143,12 @@ impl<R: Resource> Soak<'_, R> {
         let signs = tokio::time::timeout(CALL_LIMIT, lifecycle.look(std::slice::from_ref(&known))).await;
         let signs = signs.ok().and_then(Result::ok).unwrap_or_default();
         let is_lost = matches!(signs.as_slice(), [Some(Sign::Lost(_))]);
-        assert!(!is_lost, "what is there is taken for lost: {} {signs:?} {}", subject.marks.name(63), driver.errors.lock().unwrap().join("\n"));
+        assert!(
+            !is_lost,
+            "what is there is taken for lost: {} {signs:?} {}",
+            subject.marks.name(63),
+            driver.errors.lock().unwrap().join("\n")
+        );
         driver.remove(&known, subject).await;
     }
 

@@ -125,6 +125,10 @@ mod tests {
         cached.hold_for(Duration::from_secs(8));
         assert_eq!(*cached.get(&fetch).await.unwrap(), 3);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(*cached.get(&fetch).await.unwrap(), 4, "never longer than was said");
+        assert_eq!(
+            *cached.get(&fetch).await.unwrap(),
+            4,
+            "never longer than was said"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_compute::config::{BackendConfig, SplitConfig, TypedConfig};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, PROVISIONING_TIMEOUT,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, JobNeeds, PROVISIONING_TIMEOUT,
 };
 use dstack_model::backends::BackendType;
 
@@ -22,6 +22,11 @@ pub trait CloudKind: Debug + Send + Sync + Sized + 'static {
     /// See [`BackendKind::provisioning_timeout`].
     fn provisioning_timeout(_instance_type: &str) -> Duration {
         PROVISIONING_TIMEOUT
+    }
+
+    /// See [`BackendKind::job_needs`].
+    fn job_needs(_instance_type: &str) -> JobNeeds {
+        JobNeeds::NONE
     }
 
     /// Checks a configuration with the cloud; returns it as it is to be stored.
@@ -74,6 +79,10 @@ impl<C: CloudKind> BackendKind for Kind<C> {
 
     fn provisioning_timeout(&self, instance_type: &str) -> Duration {
         C::provisioning_timeout(instance_type)
+    }
+
+    fn job_needs(&self, instance_type: &str) -> JobNeeds {
+        C::job_needs(instance_type)
     }
 
     async fn configure(&self, _: &str, config: &BackendConfig) -> Result<SplitConfig, ConfigureError> {

@@ -13,6 +13,7 @@ mod containers;
 mod error;
 mod gateways;
 mod inventory;
+mod job_needs;
 mod lifecycle;
 mod load_balancers;
 mod machines;
@@ -43,6 +44,7 @@ pub use containers::{
 pub use error::ComputeError;
 pub use gateways::{GATEWAY_USER, GatewayMachine, GatewayRequest};
 pub use inventory::{Inventory, MissingRegion, Owned, OwnedKind, OwnedMark};
+pub use job_needs::{JobNeeds, MountedPath};
 pub use lifecycle::{Known, Lifecycle, Removal, Resource, Sign, Step};
 pub use load_balancers::{Balancing, LoadBalancer, LoadBalancerRequest, LoadBalancers};
 pub use machines::{Machine, MachineRequest, Owner};
@@ -157,6 +159,11 @@ pub trait Backends: Send + Sync + Debug {
     /// [`BackendKind::provisioning_timeout`] of this type of backends, configured or not.
     fn provisioning_timeout(&self, _kind: BackendType, _instance_type: &str) -> Duration {
         PROVISIONING_TIMEOUT
+    }
+
+    /// [`BackendKind::job_needs`] of this type of backends, configured or not.
+    fn job_needs(&self, _kind: BackendType, _instance_type: &str) -> JobNeeds {
+        JobNeeds::NONE
     }
 }
 

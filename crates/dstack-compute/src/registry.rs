@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use dstack_model::backends::BackendType;
 
 use crate::config::{BackendConfig, SplitConfig};
-use crate::{Backend, Capabilities, ComputeError};
+use crate::{Backend, Capabilities, ComputeError, JobNeeds};
 
 /// How long machines and containers may take until their agent answers, where the backend says nothing else.
 pub const PROVISIONING_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -41,6 +41,11 @@ pub trait BackendKind: Send + Sync + Debug {
     /// How long a machine or container of this type may take from when it is asked for until its agent answers.
     fn provisioning_timeout(&self, _instance_type: &str) -> Duration {
         PROVISIONING_TIMEOUT
+    }
+
+    /// What jobs get on machines of this type.
+    fn job_needs(&self, _instance_type: &str) -> JobNeeds {
+        JobNeeds::NONE
     }
 
     /// Checks a configuration with the cloud, creates there what every instance needs, and gives what is to be stored:
@@ -107,6 +112,12 @@ impl Registry {
         self.get(kind).map_or(PROVISIONING_TIMEOUT, |kind| {
             kind.provisioning_timeout(instance_type)
         })
+    }
+
+    /// [`BackendKind::job_needs`] of that type; of one that the build does not have, nothing.
+    pub fn job_needs(&self, kind: BackendType, instance_type: &str) -> JobNeeds {
+        self.get(kind)
+            .map_or(JobNeeds::NONE, |kind| kind.job_needs(instance_type))
     }
 
     /// All types that can be configured, in the order in which they are listed; those that dstack 0.22.5 does not have come last.

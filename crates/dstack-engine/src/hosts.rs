@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::HostReport;
+use dstack_compute::JobNeeds;
 use dstack_model::reach::Reach;
 use dstack_store::rows::{FleetRow, GatewayReplicaRow, GatewayRow, InstanceRow};
 use dstack_system::Secret;
@@ -137,8 +138,13 @@ pub enum HostError {
 #[async_trait]
 pub trait Hosts: Send + Sync + Debug {
     /// Makes the next step of setting up a host. Every step may be cut off anywhere, and is then made again; each has a time
-    /// limit of its own. `progress` is what the step before brought; `None`: there was none.
-    async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError>;
+    /// limit of its own. `progress` is what the step before brought; `None`: there was none. `needs` are those of the host's type.
+    async fn prepare(
+        &self,
+        host: HostRef<'_>,
+        needs: JobNeeds,
+        progress: Option<&Value>,
+    ) -> Result<Preparation, HostError>;
 
     /// Makes the next step of bringing the job's agent into a container, by the rules of [`Hosts::prepare`]; the way there, with
     /// the host keys that were seen, once the runner answers.
@@ -204,7 +210,12 @@ pub struct NoHosts;
 
 #[async_trait]
 impl Hosts for NoHosts {
-    async fn prepare(&self, _host: HostRef<'_>, _progress: Option<&Value>) -> Result<Preparation, HostError> {
+    async fn prepare(
+        &self,
+        _host: HostRef<'_>,
+        _needs: JobNeeds,
+        _progress: Option<&Value>,
+    ) -> Result<Preparation, HostError> {
         Err(HostError::Refused(
             "this server does not connect to hosts".to_owned(),
         ))

@@ -91,8 +91,9 @@ pub trait Inputs: Send + Sync + Debug {
     async fn gateway(&self, gateway: &GatewayRow) -> Result<MachineInputs, InputsError>;
     /// For the runner. `jobs` are those of the job's run if it must know of them, or else the job alone.
     async fn start(&self, job: &JobSnapshot, jobs: &RunJobs) -> Result<StartInputs, InputsError>;
-    /// The image as it is pulled, with secrets put into the credentials.
-    async fn image(&self, job: &JobSnapshot) -> Result<Image, InputsError>;
+    /// The image as it is pulled, with secrets put into the credentials. `has_efa`: for a machine with
+    /// [EFA](dstack_compute::JobNeeds::has_efa).
+    async fn image(&self, job: &JobSnapshot, has_efa: bool) -> Result<Image, InputsError>;
     /// Public keys that may log in.
     async fn ssh_keys(&self, job: &JobSnapshot) -> Result<SshKeys, InputsError>;
     /// What calls to the job's runner are authorized with: the same at every server and after every restart, another one

@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dstack_compute::JobNeeds;
+use dstack_model::runs::JobProvisioningData;
 use dstack_plan::lifecycle::job::Progress;
 use dstack_store::rows::{OperationKind, OperationRow, OperationState};
 use dstack_store::writes::Change;
@@ -260,6 +262,14 @@ fn span(kind: OperationKind) -> Span {
 fn find_intended(operations: &[OperationRow], kind: OperationKind) -> Option<OperationRow> {
     let wanted = |row: &&OperationRow| row.kind == kind && row.state == OperationState::Intended;
     operations.iter().find(wanted).cloned()
+}
+
+/// What jobs on a machine need beside what they ask for, by its type.
+fn needs_of(ctx: &Context, place: Option<&JobProvisioningData>) -> JobNeeds {
+    place.map_or(JobNeeds::NONE, |place| {
+        let instance_type = &place.instance_type.name;
+        ctx.deps.backends.job_needs(place.base_backend(), instance_type)
+    })
 }
 
 /// The last operation of a kind.

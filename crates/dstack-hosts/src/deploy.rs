@@ -7,6 +7,7 @@ mod install;
 mod machine;
 mod package;
 mod paths;
+mod places;
 mod probe;
 mod push;
 mod release;
@@ -52,6 +53,8 @@ pub struct Deployment {
     pub env: Vec<(String, String)>,
     /// What calls to the agent must bring from now on.
     pub token: Secret,
+    /// Device nodes by which jobs get the GPUs there. Empty: by the container engine, if there are GPUs.
+    pub gpu_devices: Vec<String>,
 }
 
 /// How far a deployment is.
@@ -157,7 +160,7 @@ impl Deployer {
     /// # Errors
     /// It is not reached.
     pub async fn machine(&self, reach: &Reach) -> Result<Option<String>, DeployError> {
-        let host = Host::open(&self.pool, reach).await?;
+        let host = Host::open(self, reach).await?;
         machine::id(&host).await
     }
 
@@ -214,8 +217,8 @@ impl Deployer {
     /// # Errors
     /// The host cannot be asked.
     pub async fn has_token(&self, deployment: &Deployment) -> Result<bool, DeployError> {
-        let host = Host::open(&self.pool, &deployment.reach).await?;
-        release::has_token(&host, &self.paths, deployment).await
+        let host = Host::open(self, &deployment.reach).await?;
+        release::has_token(&host, deployment).await
     }
 
     /// The agent of the deployment.
@@ -253,8 +256,8 @@ impl Deployer {
 
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
-        let host = Host::open(&self.pool, reach).await?;
-        Ok(match push::push(&host, &self.paths, &package).await? {
+        let host = Host::open(self, reach).await?;
+        Ok(match push::push(&host, &host.paths, &package).await? {
             Pushed::Whole(done) => underway(progress.then(Stage::Install), done),
             Pushed::Partly => underway(progress, ""),
         })
@@ -267,14 +270,12 @@ impl Deployer {
         progress: Progress,
     ) -> Result<Outcome, DeployError> {
         let package = self.packages.of(&self.agents, &progress.machine).await?;
-        let host = Host::open(&self.pool, reach).await?;
-        Ok(
-            match install::install(&host, &self.paths, deployment, &package).await? {
-                Installed::Started => underway(progress.then(Stage::Report), "the agent was started"),
-                Installed::Kept => underway(progress.then(Stage::Report), "the agent runs already"),
-                Installed::FileMissing => underway(progress.then(Stage::Push), "the agent's file is missing"),
-            },
-        )
+        let host = Host::open(self, reach).await?;
+        Ok(match install::install(&host, deployment, &package).await? {
+            Installed::Started => underway(progress.then(Stage::Report), "the agent was started"),
+            Installed::Kept => underway(progress.then(Stage::Report), "the agent runs already"),
+            Installed::FileMissing => underway(progress.then(Stage::Push), "the agent's file is missing"),
+        })
     }
 
     async fn report(
@@ -286,9 +287,9 @@ impl Deployer {
         let shim = self.shim(deployment, &reach);
         let report = report::report(self, &shim, &reach, &progress.machine).await?;
         let package = self.packages.of(&self.agents, &progress.machine).await?;
-        let host = Host::open(&self.pool, &reach).await?;
+        let host = Host::open(self, &reach).await?;
         let machine = machine::id(&host).await?;
-        report::clean(&host, &self.paths, &package.name()).await;
+        report::clean(&host, &package.name()).await;
         Ok(Outcome::Ready {
             reach,
             shim_port: self.paths.port,

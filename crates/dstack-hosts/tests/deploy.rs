@@ -108,7 +108,9 @@ impl Machine {
         let text = |name: &str| self.path(name).display().to_string();
         let paths = HostPaths {
             programs: text("lib/dstack"),
+            other_programs: vec![text("opt/dstack"), text("etc/dstack")],
             home: text("home"),
+            other_homes: vec![text("opt/state")],
             unit: text("etc/dstack-shim.service"),
             systemd: text("no-systemd"),
             ssh: Some(text("ssh")),
@@ -132,6 +134,7 @@ impl Machine {
             reach,
             authorized_keys: vec![self.mine.clone()],
             token: TOKEN.into(),
+            gpu_devices: Vec::new(),
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -149,9 +152,15 @@ impl Machine {
             let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             let program = std::fs::read_link(entry.path().join("exe")).unwrap_or_default();
-            if program.starts_with(self.path("lib")) {
+            if ["lib", "etc"]
+                .iter()
+                .any(|folder| program.starts_with(self.path(folder)))
+            {
                 agents.push(pid);
-            } else if line.trim() == format!("sh {}", self.path("home/shim-loop.sh").display()) {
+            } else if ["home", "opt/state"]
+                .iter()
+                .any(|home| line.trim() == format!("sh {}/shim-loop.sh", self.path(home).display()))
+            {
                 loops.push(pid);
             }
         }
@@ -456,6 +465,72 @@ async fn through_openssh_and_two_jumps_it_is_the_same() {
     let (_, pinned, _) = deploy(&machine, &pool, &deployment).await.unwrap();
     assert!(pinned.hops().all(|hop| hop.host_keys.len() == 1));
     machine.deployer(pool).release(&deployment).await.unwrap();
+}
+
+/// As on systems that nobody may change: the agent goes where it can be executed, its state where it can be written, and all is found
+/// there again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_whose_usual_folders_are_read_only_or_execute_nothing_has_its_agent_elsewhere() {
+    let machine = Machine::new();
+    for folder in ["opt", "home"] {
+        std::fs::create_dir(machine.path(folder)).unwrap();
+    }
+    let mounts = [
+        (machine.path("lib"), "ro"),
+        (machine.path("home"), "ro"),
+        (machine.path("opt"), "noexec"),
+    ];
+    let path = format!("SetEnv PATH={}", machine.search_path());
+    let Some(open) = OpenSsh::start_with_mounts(&path, &mounts).await else {
+        return;
+    };
+    let (pool, deployment) = (open.pool(), machine.deployment(open.reach(), &[]));
+    let (told, pinned, _) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(told[2].contains("was started"), "{told:?}");
+    let (loops, agents) = machine.processes();
+    assert_eq!((loops.len(), agents.len()), (1, 1));
+    let program = std::fs::read_link(format!("/proc/{}/exe", agents[0])).unwrap();
+    assert_eq!(program.parent(), Some(machine.path("etc/dstack").as_path()));
+    // Seen as the agent sees it.
+    let seen = |name: &str| PathBuf::from(format!("/proc/{}/root{}", loops[0], machine.path(name).display()));
+    let env = std::fs::read_to_string(seen("opt/state/shim.env")).unwrap();
+    let home = format!("DSTACK_SHIM_HOME=\"{}\"", machine.path("opt/state").display());
+    assert!(env.lines().any(|line| line == home), "{env}");
+
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(
+        told[0].contains("agent 0.0.1 runs there")
+            && told[1].contains("is there")
+            && told[2].contains("runs already"),
+        "{told:?}"
+    );
+    let deployer = machine.deployer(pool);
+    assert!(deployer.has_token(&deployment).await.unwrap());
+    deployer.release(&machine.deployment(pinned, &[])).await.unwrap();
+    assert_eq!(machine.processes(), (Vec::new(), Vec::new()));
+    assert!(!machine.path("etc/dstack").exists());
+    assert!(!deployer.has_token(&deployment).await.unwrap());
+}
+
+/// The driver of its GPUs is brought by what it does at its first start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_whose_jobs_get_gpus_by_their_nodes_is_used_once_those_are_there() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let gpu = machine.path("gpu0");
+    let deployment = Deployment {
+        gpu_devices: vec![gpu.display().to_string()],
+        ..machine.deployment(server.reach(), &[])
+    };
+    // There is a driver, and nothing by which containers get its GPUs.
+    machine.program("nvidia-smi", "exit 0");
+    let error = deploy(&machine, &server.pool(), &deployment).await.unwrap_err();
+    assert!(
+        matches!(&error, DeployError::Transient(text) if text.contains("gpu0")),
+        "{error}"
+    );
+    std::fs::write(gpu, "").unwrap();
+    deploy(&machine, &server.pool(), &deployment).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

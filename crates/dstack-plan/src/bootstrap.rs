@@ -96,8 +96,9 @@ mod tests {
         let script = Bootstrap::new(Vec::new()).script();
         let (head, _) = script.split_once("# In a shell of its own").unwrap();
         let shown = |before: &str| {
-            let text =
-                format!("{before}{head}env; printf '%s|' \"$state\" \"$ssh_port\" \"$http_port\" \"$runner_dir\"");
+            let text = format!(
+                "{before}{head}env; printf '%s|' \"$state\" \"$ssh_port\" \"$http_port\" \"$runner_dir\""
+            );
             String::from_utf8(run(&text, "/usr/bin:/bin").stdout).unwrap()
         };
         assert!(shown("").ends_with("/var/lib/dstack|10022|10999||"));

@@ -109,6 +109,16 @@ impl ServerDefaults {
             self.base_image, self.base_image_version, self.base_image_ubuntu
         )
     }
+
+    /// The image for machines with an Elastic Fabric Adapter that stands in for one of [`ServerDefaults::default_image`], of any
+    /// version; `None`: the image is another one.
+    pub fn efa_image(&self, image: &str) -> Option<String> {
+        let ubuntu = format!("-ubuntu{}", self.base_image_ubuntu);
+        let tag = image.strip_prefix(&self.base_image)?.strip_prefix(':')?;
+        let tag = tag.strip_suffix(&ubuntu)?;
+        let version = tag.strip_suffix("-base").or_else(|| tag.strip_suffix("-devel"))?;
+        Some(format!("{}:{version}-devel-efa{ubuntu}", self.base_image))
+    }
 }
 
 /// Asks for the offers only: an image of this name is never looked up.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dstack_compute::config::SplitConfig;
-use dstack_compute::{Account, AccountProject, Backend, Backends, ComputeError, Registry};
+use dstack_compute::{Account, AccountProject, Backend, Backends, ComputeError, JobNeeds, Registry};
 use dstack_control::backends::stored::stored;
 use dstack_model::backends::BackendType;
 use dstack_store::Database;
@@ -144,6 +144,10 @@ impl Backends for StoredBackends {
 
     fn provisioning_timeout(&self, kind: BackendType, instance_type: &str) -> Duration {
         self.registry.provisioning_timeout(kind, instance_type)
+    }
+
+    fn job_needs(&self, kind: BackendType, instance_type: &str) -> JobNeeds {
+        self.registry.job_needs(kind, instance_type)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use dstack_agent_api::shim::{HostInfo, HostReport};
+use dstack_compute::JobNeeds;
 use dstack_engine::{HostError, HostRef, Hosts, Preparation, ReadyHost};
 use dstack_plan::hosts::reach;
 use serde_json::Value;
@@ -14,7 +15,12 @@ pub(crate) struct ReadyHosts;
 
 #[async_trait]
 impl Hosts for ReadyHosts {
-    async fn prepare(&self, host: HostRef<'_>, _: Option<&Value>) -> Result<Preparation, HostError> {
+    async fn prepare(
+        &self,
+        host: HostRef<'_>,
+        _: JobNeeds,
+        _: Option<&Value>,
+    ) -> Result<Preparation, HostError> {
         let place = host.instance.job_provisioning_data.as_deref();
         let way = place.and_then(|place| reach(host.fleet.id, &host.fleet.spec, place));
         let mut reach =

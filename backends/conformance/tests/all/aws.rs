@@ -9,8 +9,8 @@ use dstack_backend_kit::{
 use dstack_compute::config::BackendConfig;
 use dstack_compute::{
     Attachment, AttachmentSite, Backend, Balancing, CALL_LIMIT, ComputeError, ConfigureError, GatewayMachine,
-    Known, LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign, Step,
-    Volume, VolumeRequest,
+    JobNeeds, Known, LoadBalancer, Machine, MachineRequest, OwnedKind, Placement, Removal, Resource, Sign,
+    Step, Volume, VolumeRequest,
 };
 use dstack_emulator_aws::{Aws, Reservation, Size};
 use dstack_model::decode::decode_strict;
@@ -1357,4 +1357,21 @@ async fn a_gateway_runs_on_a_small_machine_that_is_open_to_clients() {
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     assert_eq!(emulator.instances()[0]["size"], json!("m5.large"));
     assert!(place.ip_address.starts_with("172."), "{place:?}");
+}
+
+/// Of all types in the catalogue, those with EFA of which dstack 0.22.5 knows.
+#[test]
+fn jobs_need_an_image_with_efa_on_types_that_have_gpus_and_it() {
+    let (cloud, _) = cloud_with(&json!({}));
+    let mut with: Vec<String> = sizes().into_iter().map(|size| size.name).collect();
+    with.retain(|name| cloud.kind.job_needs(name).has_efa);
+    assert!(
+        ["p5.48xlarge", "p4d.24xlarge", "g5.8xlarge", "g6e.48xlarge"]
+            .iter()
+            .all(|name| with.iter().any(|found| found == name)),
+        "{with:?}"
+    );
+    for name in ["g5.xlarge", "g6.4xlarge", "m5.24xlarge", "t3.micro"] {
+        assert_eq!(cloud.kind.job_needs(name), JobNeeds::NONE, "{name}");
+    }
 }

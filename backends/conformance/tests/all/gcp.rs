@@ -8,9 +8,9 @@ use dstack_backend_kit::{
     with_machines_in,
 };
 use dstack_compute::{
-    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Group, Known,
-    LoadBalancer, Machine, MountedFolder, MountedVolume, OwnedKind, Placement, Removal, Sign, Step, Volume,
-    VolumeRequest,
+    Attachment, AttachmentSite, Balancing, ComputeError, ConfigureError, GatewayMachine, Group, JobNeeds,
+    Known, LoadBalancer, Machine, MountedFolder, MountedVolume, OwnedKind, Placement, Removal, Sign, Step,
+    Volume, VolumeRequest,
 };
 use dstack_emulator_gcp::{
     AUDIENCE, CLIENT_SECRET, EMAIL, Gcp, HOME, HOST_PROJECT, KEY, KEY_ID, OTHER, PROJECT, PROVIDER_URL,
@@ -571,6 +571,49 @@ async fn gpus_that_do_not_come_with_the_type_are_asked_for() {
     );
 }
 
+/// As dstack 0.22.5 has it (`services/backends/provisioning.py`).
+#[tokio::test]
+async fn jobs_on_machines_with_gpudirect_get_its_folders_and_devices() {
+    let (cloud, _) = cloud_with(&json!({}));
+    let of = |machine_type: &str| {
+        let needs = cloud.kind.job_needs(machine_type);
+        let mounts = needs.mounts.iter();
+        let mounts: Vec<_> = mounts
+            .map(|mount| format!("{}:{}", mount.on_machine, mount.in_container))
+            .collect();
+        assert!(!needs.has_efa);
+        (mounts, needs.gpu_devices)
+    };
+    let (mounts, devices) = of("a3-megagpu-8g");
+    assert_eq!(
+        mounts,
+        [
+            "/dev/aperture_devices:/dev/aperture_devices",
+            "/var/lib/tcpxo/lib64:/var/lib/tcpxo/lib64",
+            "/var/lib/fastrak/lib64:/var/lib/fastrak/lib64"
+        ]
+    );
+    assert!(devices.is_empty(), "{devices:?}");
+    let (mounts, devices) = of("a3-highgpu-8g");
+    assert_eq!(
+        mounts,
+        [
+            "/var/lib/nvidia/lib64:/usr/local/nvidia/lib64",
+            "/var/lib/nvidia/bin:/usr/local/nvidia/bin",
+            "/var/lib/tcpx/lib64:/usr/local/tcpx/lib64",
+            "/run/tcpx:/run/tcpx"
+        ]
+    );
+    let gpus = (0..8).map(|number| format!("/dev/nvidia{number}"));
+    let others = ["/dev/nvidia-uvm", "/dev/nvidiactl"].map(str::to_owned);
+    let wanted: Vec<String> = gpus.chain(others).collect();
+    assert_eq!(devices, wanted);
+    assert_eq!(of("a3-edgegpu-8g"), (mounts, devices));
+    for other in ["a3-ultragpu-8g", "a3-highgpu-4g", "n2-standard-2"] {
+        assert_eq!(cloud.kind.job_needs(other), JobNeeds::NONE, "{other}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn machines_with_many_interfaces_have_their_networks() {
     let extra: Vec<String> = (1..=8).map(|number| format!("gpu-{number}")).collect();
@@ -599,6 +642,18 @@ async fn machines_with_many_interfaces_have_their_networks() {
     );
     let user_data = asked["metadata"]["items"][0]["value"].as_str().unwrap();
     assert!(user_data.contains("nccl-plugin-gpudirecttcpx-dev"), "{user_data}");
+
+    // These have half as many, and another system.
+    let subject = machine_named(&cloud, "a3-highgpu-8g", false).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked().pop().unwrap();
+    assert_eq!(asked["networkInterfaces"].as_array().unwrap().len(), 5);
+    assert_eq!(
+        asked["disks"][0]["initializeParams"]["sourceImage"],
+        "projects/cos-cloud/global/images/family/cos-121-lts"
+    );
+    let user_data = asked["metadata"]["items"][0]["value"].as_str().unwrap();
+    assert!(user_data.contains("cos-extensions install gpu"), "{user_data}");
 
     // Of a network for RDMA, only trying tells in which zone it is.
     let mut with_rdma = machine_named(&cloud, "a3-megagpu-8g", false).await;

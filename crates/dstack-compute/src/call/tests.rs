@@ -293,7 +293,12 @@ async fn what_the_last_of_many_calls_makes_is_waited_for() {
         matches!(not_listed, Ok(Removal::Underway { .. })),
         "{not_listed:?}"
     );
-    let remove = async || world.unmake(None, Some("disk-1"), Ok(Removal::Gone)).await.unwrap();
+    let remove = async || {
+        world
+            .unmake(None, Some("disk-1"), Ok(Removal::Gone))
+            .await
+            .unwrap()
+    };
     assert!(matches!(remove().await, Removal::Underway { .. }));
     tokio::time::sleep(WINDOW).await;
     assert_eq!(remove().await, Removal::Gone);

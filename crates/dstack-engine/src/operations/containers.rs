@@ -86,7 +86,7 @@ pub(super) async fn request(
         .inputs
         .machine(&snapshot.instance, snapshot.fleet.as_ref());
     let owner = inputs.await?.owner;
-    let image = ctx.deps.inputs.image(&job).await?;
+    let image = ctx.deps.inputs.image(&job, false).await?;
     let keys = ctx.deps.inputs.ssh_keys(&job).await?.container;
     let spec = &job.job.job_spec;
     let volumes = volumes(&job)?;

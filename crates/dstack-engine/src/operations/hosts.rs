@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::clouds::{done, keep, refused};
 use super::preparation::{LastStep, Notes, Underway};
-use super::{Step, last_of, note_error, progress, record, write};
+use super::{Step, last_of, needs_of, note_error, progress, record, write};
 use crate::Result;
 use crate::context::Context;
 use crate::hosts::{HostError, HostRef, Preparation, ReadyHost};
@@ -39,10 +39,11 @@ pub(super) async fn prepare(
     let Some(host) = host_of(snapshot) else {
         return given_up(ctx, operation, "the fleet of the host is gone".to_owned()).await;
     };
+    let needs = needs_of(ctx, row.job_provisioning_data.as_deref());
     let last = Underway::read(&operation).last;
     let progress = last.as_ref().map(|last| &last.progress);
     ctx.before_effect("host.prepare.before", EntityRef::Instance(row.id))?;
-    let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare(host, progress)).await;
+    let prepared = in_time(STEP_LIMIT, ctx.deps.hosts.prepare(host, needs, progress)).await;
     ctx.reached("host.prepare.after")?;
     match prepared {
         Ok(Preparation::Underway { progress, done }) => {

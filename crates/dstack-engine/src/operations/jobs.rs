@@ -14,7 +14,7 @@ use dstack_store::rows::{AgentAddress, InstanceRow, OperationKind, OperationRow,
 use dstack_store::{EntityRef, JobSnapshot};
 use serde_json::{Value, json};
 
-use super::{Step, Subject, note_error, record};
+use super::{Step, Subject, needs_of, note_error, record};
 use crate::agents::shim_of;
 use crate::context::Context;
 use crate::peers::{RunJobs, peers_of};
@@ -122,7 +122,8 @@ async fn submit_task(
     instance: &InstanceRow,
     address: &AgentAddress,
 ) -> Result<Attempt> {
-    let image = match ctx.deps.inputs.image(snapshot).await {
+    let needs = needs_of(ctx, snapshot.job.job_provisioning_data.as_deref());
+    let image = match ctx.deps.inputs.image(snapshot, needs.has_efa).await {
         Ok(image) => image,
         Err(error) => return Ok(error.into()),
     };
@@ -130,7 +131,7 @@ async fn submit_task(
         Ok(access) => access,
         Err(error) => return Ok(error.into()),
     };
-    let config = match task_config(snapshot, image, access) {
+    let config = match task_config(snapshot, image, access, needs) {
         Ok(config) => config,
         Err(error) => return Ok(Attempt::Refused(error)),
     };

@@ -125,7 +125,7 @@ struct Container<'a> {
 
 impl Container<'_> {
     async fn open(&self) -> Result<Host, DeployError> {
-        Host::open(&self.deployer.pool, &self.reach).await
+        Host::open(self.deployer, &self.reach).await
     }
 
     /// What the container is, and whether its script waits for the agent.

@@ -203,7 +203,7 @@ impl Deployer {
     /// # Errors
     /// The machine is not reached.
     pub async fn greet(&self, reach: &Reach) -> Result<Reach, DeployError> {
-        let host = Host::open(&self.pool, reach).await?;
+        let host = Host::open(self, reach).await?;
         let seen = pinned(reach, &host.connection.host_keys());
         // The connection goes on as that to a machine whose key is known.
         self.pool.pin(reach, &seen);
@@ -215,7 +215,7 @@ impl Deployer {
     /// # Errors
     /// The machine is not reached, or takes no agent.
     pub async fn deliver(&self, reach: &Reach) -> Result<Delivered, DeployError> {
-        let host = Host::open(&self.pool, reach).await?;
+        let host = Host::open(self, reach).await?;
         let said = host
             .run(
                 As::User,
@@ -236,7 +236,7 @@ impl Deployer {
         }
         let arch = said.get("arch").to_owned();
         let package = self.packages.of(&self.agents, &arch).await?;
-        while matches!(push(&host, &self.paths, &package).await?, Pushed::Partly) {}
+        while matches!(push(&host, &host.paths, &package).await?, Pushed::Partly) {}
         Ok(Delivered {
             reach: reach.clone(),
             arch,
@@ -246,8 +246,8 @@ impl Deployer {
 
     /// Removes other builds of the agent from a machine that has but a gateway. What is left does no harm.
     pub async fn clean_machine(&self, delivered: &Delivered) {
-        match Host::open(&self.pool, &delivered.reach).await {
-            Ok(host) => report::clean(&host, &self.paths, &delivered.build).await,
+        match Host::open(self, &delivered.reach).await {
+            Ok(host) => report::clean(&host, &delivered.build).await,
             Err(error) => tracing::debug!(%error, "old agents stay on the machine of a gateway"),
         }
     }
@@ -257,8 +257,8 @@ impl Deployer {
     /// # Errors
     /// It does not answer, and nothing may be relied on.
     pub async fn set_up_gateway(&self, deployment: &GatewayDeployment) -> Result<(), DeployError> {
-        let host = Host::open(&self.pool, &deployment.reach).await?;
-        start(&host, &self.paths, deployment).await?;
+        let host = Host::open(self, &deployment.reach).await?;
+        start(&host, &host.paths, deployment).await?;
         self.settle(&host, deployment).await
     }
 
@@ -268,7 +268,7 @@ impl Deployer {
     /// # Errors
     /// The host was not reached, or something is left there.
     pub async fn release_gateway(&self, reach: &Reach, token: Option<&Secret>) -> Result<(), DeployError> {
-        let host = Host::open(&self.pool, reach).await?;
+        let host = Host::open(self, reach).await?;
         let mut variables = variables(&self.paths);
         variables.push(("token", token.map_or("", Secret::expose)));
         let text = script(&variables, &format!("{FUNCTIONS}{OFF}"));

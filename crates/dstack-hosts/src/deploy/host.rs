@@ -8,12 +8,15 @@ use dstack_ssh::{Connection, ExitStatus, SshError};
 use dstack_system::chain;
 use tokio::time::timeout;
 
-use super::DeployError;
+use super::places::{self, PLACES};
 use super::script::{Said, end_of, script};
-use crate::pool::{Pool, ReachError};
+use super::{DeployError, Deployer, HostPaths};
+use crate::pool::ReachError;
 
 /// Finding out who the login user is.
 const WHO_LIMIT: Duration = Duration::from_secs(20);
+
+const WHO: &str = r#"say uid "$(id -u)""#;
 
 /// As whom something is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,20 +33,26 @@ pub(super) struct Host {
     pub(super) connection: Arc<Connection>,
     /// Name or address, for people.
     pub(super) name: String,
+    /// Where things are there.
+    pub(super) paths: HostPaths,
     is_root: bool,
 }
 
 impl Host {
-    pub(super) async fn open(pool: &Pool, reach: &Reach) -> Result<Self, DeployError> {
-        let connection = pool.connection(reach).await.map_err(|error| unreached(&error))?;
+    pub(super) async fn open(deployer: &Deployer, reach: &Reach) -> Result<Self, DeployError> {
+        let connection = deployer.pool.connection(reach).await;
         let mut host = Self {
-            connection,
+            connection: connection.map_err(|error| unreached(&error))?,
             name: reach.host.host.clone(),
+            paths: deployer.paths.clone(),
             is_root: false,
         };
-        let who = script(&[], r#"say uid "$(id -u)""#);
+        let variables = places::variables(&host.paths);
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let who = script(&variables, &format!("{WHO}{PLACES}"));
         let who = host.run(As::User, WHO_LIMIT, "the first command", &who).await?;
         host.is_root = who.get("uid") == "0";
+        host.paths = places::of_host(&host.paths, &who);
         Ok(host)
     }
 

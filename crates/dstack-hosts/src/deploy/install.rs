@@ -8,7 +8,7 @@ use super::host::{As, Host};
 use super::package::Package;
 use super::script::script;
 use super::service::{self, FUNCTIONS};
-use super::{DeployError, Deployment, HostPaths};
+use super::{DeployError, Deployment};
 
 const KEYS_LIMIT: Duration = Duration::from_secs(20);
 const SERVICE_LIMIT: Duration = Duration::from_secs(120);
@@ -108,10 +108,10 @@ pub(super) enum Installed {
 /// Adds the keys, and starts the agent unless it runs.
 pub(super) async fn install(
     host: &Host,
-    paths: &HostPaths,
     deployment: &Deployment,
     package: &Package,
 ) -> Result<Installed, DeployError> {
+    let paths = &host.paths;
     let lines = lines(&deployment.authorized_keys)?;
     let ssh = paths.ssh.as_deref().unwrap_or_default();
     let keys = script(&[("ssh", ssh), ("lines", &lines)], KEYS);

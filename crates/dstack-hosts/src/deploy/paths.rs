@@ -8,6 +8,10 @@ use dstack_agent_api::shim::DEFAULT_HTTP_PORT;
 /// Name of the service, as dstack 0.22.5 calls it: a host that has its agent is taken over.
 pub(super) const SERVICE: &str = "dstack-shim.service";
 
+/// On systems whose own folders cannot be changed, such as Flatcar and Container-Optimized OS. What is in `/etc` may be gone after a
+/// restart of the host.
+const OTHER_PROGRAMS: [&str; 3] = ["/opt/dstack", "/var/lib/dstack/programs", "/etc/dstack"];
+
 const HEALTH_LIMIT: Duration = Duration::from_secs(60);
 /// Far shorter than a preparation may take: each step that gets on gives the next one time.
 const SEND_LIMIT: Duration = Duration::from_secs(60);
@@ -17,8 +21,12 @@ const SEND_LIMIT: Duration = Duration::from_secs(60);
 pub struct HostPaths {
     /// Directory of the agent's executables.
     pub programs: String,
+    /// Those that are tried in its stead, in this order, where it is read-only, or nothing in it is executed.
+    pub other_programs: Vec<String>,
     /// Directory of the agent's state.
     pub home: String,
+    /// Those that are tried in its stead, in this order, where it is read-only.
+    pub other_homes: Vec<String>,
     /// The service's unit.
     pub unit: String,
     /// A directory that is there while systemd runs the host.
@@ -63,7 +71,9 @@ impl Default for HostPaths {
     fn default() -> Self {
         Self {
             programs: "/usr/local/lib/dstack".to_owned(),
+            other_programs: OTHER_PROGRAMS.map(str::to_owned).to_vec(),
             home: "/root/.dstack".to_owned(),
+            other_homes: vec!["/var/lib/dstack".to_owned()],
             unit: format!("/etc/systemd/system/{SERVICE}"),
             systemd: "/run/systemd/system".to_owned(),
             ssh: None,

@@ -57,6 +57,7 @@ if have nvidia-smi || [ -e /dev/nvidiactl ]; then
   done
   have docker && limited docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q nvidia && say toolkit yes
 fi
+for node in $gpu_devices; do [ -e "$node" ] || say awaited "$node"; done
 is_own_token && say own yes
 have ss && say listener "$(ss -Hltnp "sport = :$port" 2>/dev/null | head -n 1)"
 return 0
@@ -83,7 +84,7 @@ pub(super) async fn probe(
     deployment: &Deployment,
     reach: &Reach,
 ) -> Result<Found, DeployError> {
-    let host = Host::open(&deployer.pool, reach).await?;
+    let host = Host::open(deployer, reach).await?;
     let before = deployer.clock.now().as_millis();
     let who = host
         .run(As::User, LIMIT, "the look at the host", &script(&[], WHO))
@@ -102,7 +103,7 @@ pub(super) async fn probe(
     if let Some(text) = off {
         return Err(host.transient(text));
     }
-    let paths = &deployer.paths;
+    let paths = &host.paths;
     let port = paths.port.to_string();
     let docker_host = variable(deployment, "DOCKER_HOST").unwrap_or_default();
     let variables = [
@@ -111,11 +112,12 @@ pub(super) async fn probe(
         ("docker_host", docker_host),
         ("token_file", &token_file(paths)),
         ("token", deployment.token.expose()),
+        ("gpu_devices", &deployment.gpu_devices.join(" ")),
     ];
     let text = script(&variables, &format!("{OWN_TOKEN}{WHAT}"));
     let what = host.run(As::Root, LIMIT, "the look at the host", &text).await?;
     let room = package.size.saturating_mul(2).saturating_add(ROOM);
-    if let Some(problem) = problem(&what, &host.name, needs_docker(deployment), room, paths) {
+    if let Some(problem) = problem(&what, &host.name, &Wants::of(deployment), room, paths) {
         return Err(host.transient(problem));
     }
     let agent = agent(deployer, deployment, reach, &what).await?;
@@ -136,9 +138,22 @@ fn variable<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a str> {
     found.map(|(_, value)| value.as_str())
 }
 
-/// Whether the agent is told to run tasks in containers, as it does by itself.
-fn needs_docker(deployment: &Deployment) -> bool {
-    matches!(variable(deployment, "DSTACK_SHIM_RUNTIME"), None | Some("docker"))
+/// What a host must have to be used.
+struct Wants {
+    docker: bool,
+    /// The NVIDIA Container Toolkit, if it has such GPUs.
+    toolkit: bool,
+}
+
+impl Wants {
+    fn of(deployment: &Deployment) -> Self {
+        // Otherwise its agent is told to run tasks as processes.
+        let docker = matches!(variable(deployment, "DSTACK_SHIM_RUNTIME"), None | Some("docker"));
+        Self {
+            docker,
+            toolkit: docker && deployment.gpu_devices.is_empty(),
+        }
+    }
 }
 
 /// The host's clock, in seconds, was read between the two times, in milliseconds.
@@ -158,15 +173,23 @@ fn clock_off(said: &str, before: i64, after: i64) -> Option<String> {
 }
 
 /// The first thing that keeps the host from being used.
-fn problem(what: &Said, host: &str, needs_docker: bool, room: u64, paths: &HostPaths) -> Option<String> {
+fn problem(what: &Said, host: &str, wants: &Wants, room: u64, paths: &HostPaths) -> Option<String> {
     if !what.get("lacks").is_empty() {
         let lacks = what.all("lacks").replace('\n', ", ");
         return Some(format!("these programs are missing: {lacks}. Install them"));
     }
-    if needs_docker && let Some(problem) = docker_problem(what, host) {
+    if !what.get("awaited").is_empty() {
+        let awaited = what.all("awaited").replace('\n', ", ");
+        return Some(format!(
+            "its GPUs are not there yet ({awaited}): the commands of its first start are waited for"
+        ));
+    }
+    if wants.docker
+        && let Some(problem) = docker_problem(what, host)
+    {
         return Some(problem);
     }
-    if needs_docker && what.is("nvidia") && !what.is("toolkit") {
+    if wants.toolkit && what.is("nvidia") && !what.is("toolkit") {
         return Some(
             "it has an NVIDIA GPU, and no NVIDIA Container Toolkit, without which containers do not get it: install \
              `nvidia-container-toolkit`, then `nvidia-ctk runtime configure --runtime=docker` and `systemctl restart docker`"
@@ -303,7 +326,11 @@ mod tests {
     }
 
     fn found(text: &str, needs_docker: bool) -> String {
-        problem(&said(text), "h", needs_docker, 50 << 20, &HostPaths::default()).unwrap_or_default()
+        let wants = Wants {
+            docker: needs_docker,
+            toolkit: needs_docker,
+        };
+        problem(&said(text), "h", &wants, 50 << 20, &HostPaths::default()).unwrap_or_default()
     }
 
     const FINE: &str =
@@ -331,6 +358,24 @@ mod tests {
                 false
             ),
             ""
+        );
+    }
+
+    #[test]
+    fn where_jobs_get_gpus_by_their_nodes_those_are_waited_for_and_no_toolkit_is_needed() {
+        let wants = Wants {
+            docker: true,
+            toolkit: false,
+        };
+        let found = |more: &str| {
+            let text = format!("{FINE}dstack:nvidia=yes\n{more}");
+            problem(&said(&text), "h", &wants, 50 << 20, &HostPaths::default()).unwrap_or_default()
+        };
+        assert_eq!(found(""), "");
+        let awaited = found("dstack:awaited=/dev/gpu0\ndstack:awaited=/dev/gpuctl\n");
+        assert!(
+            awaited.contains("not there yet (/dev/gpu0, /dev/gpuctl)"),
+            "{awaited}"
         );
     }
 

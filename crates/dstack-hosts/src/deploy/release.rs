@@ -12,7 +12,7 @@ use super::host::{As, Host};
 use super::install::MARK;
 use super::script::script;
 use super::service::{FUNCTIONS, OWN_TOKEN, token_file};
-use super::{DeployError, Deployer, Deployment, HostPaths};
+use super::{DeployError, Deployer, Deployment};
 
 /// Ending tasks by the agent itself, which also unmounts their volumes.
 const TASKS_LIMIT: Duration = Duration::from_secs(60);
@@ -92,8 +92,8 @@ pub(super) async fn release(
     deployment: &Deployment,
     reach: &Reach,
 ) -> Result<(), DeployError> {
-    let paths = &deployer.paths;
-    let host = Host::open(&deployer.pool, reach).await?;
+    let host = Host::open(deployer, reach).await?;
+    let paths = &host.paths;
     // One that does not answer, or is not ours, ends nothing. What is left is removed below.
     let _ = timeout(TASKS_LIMIT, end_tasks(&deployer.shim(deployment, reach))).await;
     let docker_host = deployment
@@ -137,13 +137,9 @@ pub(super) async fn release(
 }
 
 /// Whether the token of this deployment lies on the host.
-pub(super) async fn has_token(
-    host: &Host,
-    paths: &HostPaths,
-    deployment: &Deployment,
-) -> Result<bool, DeployError> {
+pub(super) async fn has_token(host: &Host, deployment: &Deployment) -> Result<bool, DeployError> {
     let variables = [
-        ("token_file", token_file(paths)),
+        ("token_file", token_file(&host.paths)),
         ("token", deployment.token.expose().to_owned()),
     ];
     let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));

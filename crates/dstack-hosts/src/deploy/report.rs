@@ -42,8 +42,8 @@ pub(super) async fn report(
     reach: &Reach,
     machine: &str,
 ) -> Result<HostReport, DeployError> {
-    let paths = &deployer.paths;
-    let host = Host::open(&deployer.pool, reach).await?;
+    let host = Host::open(deployer, reach).await?;
+    let paths = &host.paths;
     let unsigned = deployer.shim_without_token(reach);
     let asked = timeout(paths.patience, ask(shim, &unsigned, &host, paths, machine)).await;
     match asked {
@@ -142,7 +142,8 @@ async fn silent(shim: &ShimClient, host: &Host, paths: &HostPaths) -> DeployErro
 }
 
 /// Removes other versions. Those that stay cost their space only.
-pub(super) async fn clean(host: &Host, paths: &HostPaths, agent: &str) {
+pub(super) async fn clean(host: &Host, agent: &str) {
+    let paths = &host.paths;
     let agent = format!("{}/{agent}", paths.programs);
     let variables = [("programs", paths.programs.as_str()), ("agent", agent.as_str())];
     let cleaned = host

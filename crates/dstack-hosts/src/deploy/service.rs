@@ -141,6 +141,7 @@ mod tests {
             },
             authorized_keys: Vec::new(),
             token: "t0ken".into(),
+            gpu_devices: Vec::new(),
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

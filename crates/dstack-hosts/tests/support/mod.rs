@@ -299,6 +299,11 @@ pub struct OpenSsh {
 impl OpenSsh {
     /// With these lines more in its configuration. `None`, with the reason printed, where there is no usable one.
     pub async fn start(more: &str) -> Option<Self> {
+        Self::start_with_mounts(more, &[]).await
+    }
+
+    /// As [`OpenSsh::start`]; who logs in sees empty file systems in these folders, with these options, and nobody else does.
+    pub async fn start_with_mounts(more: &str, mounts: &[(PathBuf, &str)]) -> Option<Self> {
         let sshd = std::env::var("DSTACK_TEST_SSHD").unwrap_or("/usr/sbin/sshd".to_owned());
         if !Path::new(&sshd).exists() {
             eprintln!("skipped: no {sshd} here");
@@ -319,7 +324,10 @@ impl OpenSsh {
         std::fs::write(path("config"), config).unwrap();
         // Where sshd wants its (empty) privilege separation directory.
         let _ = std::fs::create_dir_all("/run/sshd");
-        let mut command = Command::new(&sshd);
+        let mut command = match mounts {
+            [] => Command::new(&sshd),
+            mounts => unshared(mounts, &sshd),
+        };
         command
             .args(["-D", "-e", "-f"])
             .arg(path("config"))
@@ -355,6 +363,23 @@ impl OpenSsh {
     pub fn reach(&self) -> Reach {
         reach(self.port, "k")
     }
+}
+
+/// A program in a mount namespace of its own.
+fn unshared(mounts: &[(PathBuf, &str)], program: &str) -> Command {
+    let mount = |(folder, options): &(PathBuf, &str)| {
+        format!("mount -t tmpfs -o {options} none '{}' && ", folder.display())
+    };
+    let mounts: String = mounts.iter().map(mount).collect();
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        &format!("{mounts}exec \"$0\" \"$@\""),
+        program,
+    ]);
+    command
 }
 
 /// A TCP server that sends back what it gets.

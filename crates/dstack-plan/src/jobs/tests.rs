@@ -222,3 +222,37 @@ fn images_of_runs_of_too_many_nodes_are_found_at_once() {
     let images = images(&run, &ServerDefaults::default());
     assert_eq!(images.into_iter().collect::<Vec<_>>(), ["x"]);
 }
+
+#[test]
+fn images_with_efa_stand_in_for_default_ones_only() {
+    let server = ServerDefaults::default();
+    let with_efa = Some("dstackai/base:0.16-devel-efa-ubuntu24.04".to_owned());
+    for nvcc in [false, true] {
+        assert_eq!(server.efa_image(&server.default_image(nvcc)), with_efa);
+    }
+    assert_eq!(
+        server
+            .efa_image("dstackai/base:0.15rc1-base-ubuntu24.04")
+            .unwrap(),
+        "dstackai/base:0.15rc1-devel-efa-ubuntu24.04",
+        "of a job that was made before the server was updated"
+    );
+    for other in [
+        &server.dind_image,
+        "dstackai/base:0.16-devel-efa-ubuntu24.04",
+        "dstackai/base:0.16-base-ubuntu22.04",
+        "dstackai/base-other:0.16-base-ubuntu24.04",
+        "mine/dstackai/base:0.16-base-ubuntu24.04",
+        "dstackai/base",
+    ] {
+        assert_eq!(server.efa_image(other), None, "{other}");
+    }
+    let registry = ServerDefaults {
+        base_image: "registry.example:5000/base".to_owned(),
+        ..ServerDefaults::default()
+    };
+    assert_eq!(
+        registry.efa_image(&registry.default_image(true)).unwrap(),
+        "registry.example:5000/base:0.16-devel-efa-ubuntu24.04"
+    );
+}

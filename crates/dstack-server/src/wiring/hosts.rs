@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_agent_api::container::ContainerPaths;
+use dstack_compute::JobNeeds;
 use dstack_control::keys::Keys;
 use dstack_engine::operations::hosts::is_machine_of;
 use dstack_engine::{
@@ -124,7 +125,12 @@ impl SshHosts {
         Ok(None)
     }
 
-    async fn step(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
+    async fn step(
+        &self,
+        host: HostRef<'_>,
+        needs: JobNeeds,
+        progress: Option<&Value>,
+    ) -> Result<Preparation, HostError> {
         // What another version wrote down is begun anew: every step may be repeated.
         let noted: Option<Noted> = progress.and_then(|value| serde_json::from_value(value.clone()).ok());
         if let Some(noted) = noted
@@ -135,7 +141,10 @@ impl SshHosts {
             self.check_alone(host, &noted.pinned(), is_installed).await?;
         }
         let (known, progress) = noted.map(|noted| (noted.reach, noted.progress)).unzip();
-        let deployment = self.deployment(host, known.or_else(|| pinned(host))).await?;
+        let deployment = Deployment {
+            gpu_devices: needs.gpu_devices.iter().copied().map(str::to_owned).collect(),
+            ..self.deployment(host, known.or_else(|| pinned(host))).await?
+        };
         match self
             .deployer
             .step(&deployment, progress)
@@ -193,6 +202,7 @@ impl SshHosts {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
             env: env(host)?,
+            gpu_devices: Vec::new(),
             token: self
                 .tokens
                 .of_instance(project, instance)
@@ -383,8 +393,13 @@ struct DeployFailed(DeployError);
 
 #[async_trait]
 impl Hosts for SshHosts {
-    async fn prepare(&self, host: HostRef<'_>, progress: Option<&Value>) -> Result<Preparation, HostError> {
-        let step = self.step(host, progress);
+    async fn prepare(
+        &self,
+        host: HostRef<'_>,
+        needs: JobNeeds,
+        progress: Option<&Value>,
+    ) -> Result<Preparation, HostError> {
+        let step = self.step(host, needs, progress);
         self.slots.step(host.instance.id, step).await
     }
 

@@ -13,8 +13,9 @@ use dstack_engine::peers::{cluster_info, placed_spec};
 use dstack_engine::{Image, Inputs, InputsError, MachineInputs, RunJobs, SshKeys, StartInputs};
 use dstack_images::RegistryCredentials;
 use dstack_model::common::Tags;
+use dstack_model::configurations::ServiceConfiguration;
 use dstack_model::repos::{AnyRunRepoData, RemoteRepoCreds};
-use dstack_model::runs::JobSpec;
+use dstack_model::runs::{JobSpec, RunSpec};
 use dstack_plan::jobs::{registry_auth, with_secrets};
 use dstack_plan::services::replicas::Slot;
 use dstack_store::encryption::Encryption;
@@ -198,7 +199,7 @@ impl Inputs for SqlInputs {
         Ok(StartInputs { body, archives, code })
     }
 
-    async fn image(&self, job: &JobSnapshot) -> Result<Image> {
+    async fn image(&self, job: &JobSnapshot, has_efa: bool) -> Result<Image> {
         let spec = &job.job.job_spec;
         let own = match &spec.registry_auth {
             None => None,
@@ -212,7 +213,12 @@ impl Inputs for SqlInputs {
                 })
             }
         };
-        let (name, credentials) = self.jobs.registry.apply(&spec.image_name, own);
+        let efa_image = match has_efa && !names_image(&job.run.run_spec, &spec.image_name) {
+            true => self.jobs.defaults.efa_image(&spec.image_name),
+            false => None,
+        };
+        let image = efa_image.as_deref().unwrap_or(&spec.image_name);
+        let (name, credentials) = self.jobs.registry.apply(image, own);
         Ok(Image {
             name,
             credentials: credentials.map(|found| (found.username, found.password)),
@@ -244,6 +250,17 @@ impl Inputs for SqlInputs {
     async fn shim_token(&self, project: ProjectId, instance: InstanceId) -> Result<Secret> {
         self.tokens.of_instance(project, instance).await
     }
+}
+
+/// Whether the run asks for this image by its name: it gets no other then.
+fn names_image(run: &RunSpec, image: &str) -> bool {
+    let of_run = run.configuration.base().image.as_deref();
+    let groups = run
+        .configuration
+        .service()
+        .map(ServiceConfiguration::replica_groups);
+    let mut of_groups = groups.iter().flatten().filter_map(|group| group.image.as_deref());
+    of_run == Some(image) || of_groups.any(|named| named == image)
 }
 
 fn body(job: &JobSnapshot, jobs: &RunJobs) -> SubmitBody {

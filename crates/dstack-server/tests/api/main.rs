@@ -18,6 +18,7 @@ mod blobs;
 mod changes;
 mod config_backends;
 mod doctor;
+mod efa_images;
 mod effects;
 mod errors;
 mod events;
