@@ -552,6 +552,19 @@ async fn machines_of_other_fabrics_than_those_configured_are_in_no_group() {
     }
 }
 
+/// As with `regions` and `projects`, none named is all.
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_of_fabrics_is_all_of_them() {
+    let (emulator, cloud) = emulated_with(&json!({"fabrics": []}));
+    let group = placement(&cloud, REGION, H100);
+    Driver::new(&cloud).make(&group).await.unwrap();
+    let mut subject = machine_named(&cloud, H100, REGION, false).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
+    assert!(asked["spec"]["gpu_cluster"]["id"].is_string(), "{asked}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn b200s_are_in_clusters_too() {
     const B200: &str = "gpu-b200-sxm 8gpu-160vcpu-1792gb";
