@@ -137,7 +137,7 @@ fn variable<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a str> {
 }
 
 /// Whether the agent is told to run tasks in containers, as it does by itself.
-fn needs_docker(deployment: &Deployment) -> bool {
+pub(super) fn needs_docker(deployment: &Deployment) -> bool {
     matches!(variable(deployment, "DSTACK_SHIM_RUNTIME"), None | Some("docker"))
 }
 

@@ -141,6 +141,7 @@ mod tests {
             },
             authorized_keys: Vec::new(),
             token: "t0ken".into(),
+            install_docker: false,
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
