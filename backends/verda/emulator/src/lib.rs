@@ -260,7 +260,9 @@ impl Verda {
             }
         }
         let is_remembered = |at: Instant| now < at + pace.ends + REMEMBERED;
-        state.machines.retain(|machine| machine.ended_at.is_none_or(is_remembered));
+        state
+            .machines
+            .retain(|machine| machine.ended_at.is_none_or(is_remembered));
         state.tokens.retain(|_, ends| *ends > now);
     }
 
