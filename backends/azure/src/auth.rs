@@ -1,20 +1,23 @@
-//! Tokens of Microsoft Entra for an application, or for the machine that the server runs on. They hold for an hour or more, and
+//! Tokens of Microsoft Entra for an application, for the machine that the server runs on, or for who is logged in there. They hold for an hour or more, and
 //! are renewed before they end.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dstack_backend::Env;
 use dstack_compute::config::{AzureConfig, AzureCreds};
-use dstack_http::{ApiClient, ApiLimits};
+use dstack_http::{ApiClient, ApiError, ApiLimits};
 use dstack_model::backends::BackendType;
 use dstack_system::clock::SharedClock;
-use dstack_system::{Secret, env};
+use dstack_system::{Random, Secret, env};
 use dstack_units::Time;
-use http::HeaderName;
+use http::{HeaderName, StatusCode};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::Mutex;
 
+use crate::certificate::Certificate;
+use crate::cli::AzureCli;
 use crate::errors::AzureError;
 
 const LOGIN: &str = "https://login.microsoftonline.com";
@@ -52,7 +55,13 @@ enum Identity {
         client: String,
         file: PathBuf,
     },
-    /// The identity of this machine; one of several, where it is named.
+    /// An application with a certificate, which is in a file with its key.
+    Certificate {
+        tenant: String,
+        client: String,
+        file: PathBuf,
+    },
+    /// The identity of this machine; one of several, where it is named. Where it has none, the login of the Azure CLI.
     Machine { client: Option<String> },
 }
 
@@ -60,6 +69,12 @@ enum Identity {
 #[derive(Debug)]
 pub(crate) struct Tokens {
     clock: SharedClock,
+    random: Random,
+    /// Of the configuration: where the login of the Azure CLI is asked.
+    tenant: String,
+    cli: AzureCli,
+    /// Whether the last token was of that: then the machine has no identity.
+    is_of_cli: AtomicBool,
     identity: Identity,
     login: ApiClient,
     metadata: ApiClient,
@@ -113,28 +128,32 @@ impl Identity {
         let client = var("AZURE_CLIENT_ID");
         let application = var("AZURE_TENANT_ID").zip(client.clone());
         let secret = var("AZURE_CLIENT_SECRET");
+        let certificate = var("AZURE_CLIENT_CERTIFICATE_PATH");
         let file = var("AZURE_FEDERATED_TOKEN_FILE");
-        match (application, secret, file) {
-            (Some((tenant, client)), Some(secret), _) => Ok(Self::Secret {
+        if secret.is_none() && certificate.is_none() && file.is_none() {
+            return Ok(Self::Machine { client });
+        }
+        let (tenant, client) = application.ok_or(
+            "with AZURE_CLIENT_SECRET, AZURE_CLIENT_CERTIFICATE_PATH or AZURE_FEDERATED_TOKEN_FILE, AZURE_TENANT_ID and AZURE_CLIENT_ID have \
+             to be set",
+        )?;
+        Ok(match (secret, certificate, file) {
+            (Some(secret), ..) => Self::Secret {
                 tenant,
                 client,
                 secret: Secret::new(secret),
-            }),
-            (Some((tenant, client)), None, Some(file)) => Ok(Self::Federated {
+            },
+            (None, Some(file), _) => Self::Certificate {
                 tenant,
                 client,
                 file: file.into(),
-            }),
-            (None, Some(_), _) | (None, _, Some(_)) => Err(
-                "with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE, AZURE_TENANT_ID and AZURE_CLIENT_ID have to be set"
-                    .to_owned(),
-            ),
-            (_, None, None) if var("AZURE_CLIENT_CERTIFICATE_PATH").is_some() => Err(
-                "certificates (AZURE_CLIENT_CERTIFICATE_PATH) are not supported: set AZURE_CLIENT_SECRET, or give this machine an identity"
-                    .to_owned(),
-            ),
-            (_, None, None) => Ok(Self::Machine { client }),
-        }
+            },
+            (None, None, file) => Self::Federated {
+                tenant,
+                client,
+                file: file.unwrap_or_default().into(),
+            },
+        })
     }
 }
 
@@ -148,6 +167,10 @@ impl Tokens {
         let login = backend_env.api(BackendType::Azure, LOGIN, ApiLimits::default())?;
         Ok(Self {
             clock: backend_env.clock.clone(),
+            random: backend_env.random.clone(),
+            tenant: config.tenant_id.clone(),
+            cli: AzureCli::installed(),
+            is_of_cli: AtomicBool::new(false),
             identity,
             login,
             metadata: backend_env.api(BackendType::Azure, METADATA, METADATA_LIMITS)?,
@@ -181,7 +204,7 @@ impl Tokens {
 
     async fn ask(&self) -> Result<Granted, AzureError> {
         let (tenant, client, proof) = match &self.identity {
-            Identity::Machine { client } => return self.ask_metadata(client.as_deref()).await,
+            Identity::Machine { client } => return self.ask_surroundings(client.as_deref()).await,
             Identity::Secret {
                 tenant,
                 client,
@@ -193,12 +216,15 @@ impl Tokens {
             ),
             Identity::Federated { tenant, client, file } => {
                 let token = read(file).map_err(AzureError::without_credentials)?;
-                let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-                let proof = vec![
-                    ("client_assertion_type".to_owned(), kind.to_owned()),
-                    ("client_assertion".to_owned(), token.expose().to_owned()),
-                ];
-                (tenant, client, proof)
+                (tenant, client, assertion(token.expose()))
+            }
+            Identity::Certificate { tenant, client, file } => {
+                let audience = format!("{LOGIN}/{tenant}/oauth2/v2.0/token");
+                let id = self.random.uuid().to_string();
+                let signed = Certificate::read(file)
+                    .and_then(|found| found.assertion(client, &audience, &id, self.clock.now()));
+                let signed = signed.map_err(AzureError::without_credentials)?;
+                (tenant, client, assertion(&signed))
             }
         };
         let mut form = vec![
@@ -212,7 +238,42 @@ impl Tokens {
         granted.map_err(AzureError::of_login)
     }
 
-    async fn ask_metadata(&self, client: Option<&str>) -> Result<Granted, AzureError> {
+    /// The identity of this machine, or the login of the Azure CLI.
+    async fn ask_surroundings(&self, client: Option<&str>) -> Result<Granted, AzureError> {
+        if self.is_of_cli.load(Ordering::Relaxed)
+            && let Ok(granted) = self.ask_cli().await
+        {
+            return Ok(granted);
+        }
+        let asked = self.ask_metadata(client).await;
+        let refused = match asked {
+            Err(error) if has_no_identity(&error) => error,
+            Err(error) => return Err(AzureError::of_login(error)),
+            Ok(granted) => return Ok(granted),
+        };
+        let cause = match self.ask_cli().await {
+            Ok(granted) => {
+                self.is_of_cli.store(true, Ordering::Relaxed);
+                return Ok(granted);
+            }
+            Err(cause) => cause,
+        };
+        Err(AzureError::without_credentials(format!(
+            "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET (or AZURE_CLIENT_CERTIFICATE_PATH) are not set, this machine has no \
+             identity of Azure ({refused}), and there is no login of `az`: {cause}"
+        )))
+    }
+
+    async fn ask_cli(&self) -> Result<Granted, String> {
+        let now = self.clock.now();
+        let token = self.cli.token(RESOURCE, &self.tenant, now).await?;
+        Ok(Granted {
+            access_token: token.text,
+            expires_in: token.expires_in,
+        })
+    }
+
+    async fn ask_metadata(&self, client: Option<&str>) -> Result<Granted, ApiError> {
         let request = self
             .metadata
             .get("metadata/identity/oauth2/token")
@@ -223,14 +284,25 @@ impl Tokens {
             Some(client) => request.query("client_id", client),
             None => request,
         };
-        request.send().await.map_err(|error| match error.status() {
-            Some(_) => AzureError::of_login(error),
-            None => AzureError::without_credentials(format!(
-                "this machine has no identity of Azure, and AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET are not set \
-                 (a login of `az` is not used): {error}"
-            )),
-        })
+        request.send().await
     }
+}
+
+/// Whether the metadata service says that the machine has none, or nobody answers, as elsewhere than in Azure.
+fn has_no_identity(error: &ApiError) -> bool {
+    matches!(
+        error.status(),
+        None | Some(StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
+    )
+}
+
+/// Fields of a form that prove by a signed token who asks.
+fn assertion(token: &str) -> Vec<(String, String)> {
+    let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+    vec![
+        ("client_assertion_type".to_owned(), kind.to_owned()),
+        ("client_assertion".to_owned(), token.to_owned()),
+    ]
 }
 
 /// Tokens of other issuers are renewed in their files.
@@ -276,8 +348,15 @@ mod tests {
         for half in [&[SECRET][..], &[TENANT, SECRET], &[CLIENT, FILE]] {
             found(half).unwrap_err();
         }
-        let certificate = found(&[TENANT, CLIENT, ("AZURE_CLIENT_CERTIFICATE_PATH", "/c")]);
-        assert!(certificate.unwrap_err().contains("not supported"));
+        const CERTIFICATE: (&str, &str) = ("AZURE_CLIENT_CERTIFICATE_PATH", "/c");
+        let certificate = found(&[TENANT, CLIENT, CERTIFICATE, FILE]).unwrap();
+        assert!(
+            matches!(certificate, Identity::Certificate { .. }),
+            "{certificate:?}"
+        );
+        let secret = found(&[TENANT, CLIENT, CERTIFICATE, SECRET]).unwrap();
+        assert!(matches!(secret, Identity::Secret { .. }), "{secret:?}");
+        found(&[CLIENT, CERTIFICATE]).unwrap_err();
     }
 
     #[test]

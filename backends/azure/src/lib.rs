@@ -7,6 +7,8 @@
 #![warn(missing_docs)]
 
 mod auth;
+mod certificate;
+mod cli;
 mod client;
 mod configure;
 mod errors;

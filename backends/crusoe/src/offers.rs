@@ -1,4 +1,6 @@
-use dstack_catalog::{Item, Offer, Provider, ProviderData, Vendor};
+use dstack_catalog::{
+    Catalog, Filter, Item, Offer, Provider, ProviderData, Vendor, accelerators, tell_not_offered,
+};
 use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
@@ -12,7 +14,8 @@ use crate::client::{Capacity, Quota, Size};
 use crate::{Crusoe, told};
 
 /// GPUs: their type at Crusoe, name, vendor, GiB, and dollars an hour for one (crusoe.ai/cloud/pricing, as dstack 0.22.5 has it; that of
-/// the B200 is an estimate). The API tells no prices. GB200 and MI355X have none that is known.
+/// the B200 is an estimate). The API tells no prices. GB200 and MI355X have none that is known; rows of the catalogue have, where somebody
+/// put them there.
 const GPUS: &[(&str, &str, Vendor, f64, f64)] = &[
     ("A100-PCIe-40GB", "A100", Vendor::Nvidia, 40.0, 1.45),
     ("A100-PCIe-80GB", "A100", Vendor::Nvidia, 80.0, 1.65),
@@ -46,7 +49,8 @@ impl Crusoe {
         let fetch = async || {
             let sizes = told(self.client.sizes().await)?;
             let capacities = told(self.client.capacities().await)?;
-            Ok(VendorRows::new(rows(&sizes, &capacities)))
+            let prices = Prices::of(&self.kind.env.catalog);
+            Ok(VendorRows::new(rows(&sizes, &capacities, &prices)))
         };
         let rows = self.rows.get(fetch).await?;
         let regions = self.regions.as_deref();
@@ -86,20 +90,65 @@ fn disk(row: &Offer<'_>) -> DiskSize {
     }
 }
 
+/// Dollars an hour of whole machines, by size and location, as the catalogue has them: Crusoe's own are not in it, and whoever knows better
+/// ones puts them there.
+#[derive(Debug, Default)]
+struct Prices(Vec<(String, String, f64)>);
+
+impl Prices {
+    fn of(catalog: &Catalog) -> Self {
+        let filter = Filter {
+            provider: Some(vec![Provider::Crusoe.name().to_owned()]),
+            spot: Some(false),
+            ..Filter::default()
+        };
+        let price = |row: Offer<'_>| {
+            let (size, location) = (row.instance_name().to_owned(), row.location().to_owned());
+            (size, location, row.price())
+        };
+        // There are none mostly, which is an error there.
+        let found = catalog.query(&filter, |rows| rows.map(price).collect());
+        Self(found.unwrap_or_default())
+    }
+
+    /// That of the location, or else that of any.
+    fn of_size(&self, size: &str, location: &str) -> Option<f64> {
+        let mut of_size = self.0.iter().filter(|(named, ..)| named == size);
+        let here = of_size.clone().find(|(_, at, _)| at == location);
+        here.or_else(|| of_size.next()).map(|(.., price)| *price)
+    }
+}
+
 /// The sizes that are free, in each location. What has no price is left out, and so is what has another processor than the images that
 /// machines are made of.
-fn rows(sizes: &[Size], capacities: &[Capacity]) -> Vec<Item> {
+fn rows(sizes: &[Size], capacities: &[Capacity], prices: &Prices) -> Vec<Item> {
     let mut rows: Vec<Item> = Vec::new();
     for capacity in capacities.iter().filter(|capacity| capacity.quantity > 0) {
         let is_same = |row: &Item| row.instance_name == capacity.size && row.location == capacity.location;
         let size = sizes.iter().find(|size| size.product_name == capacity.size);
-        let size = size.filter(|size| size.cpu_type != "arm64" && !rows.iter().any(is_same));
-        rows.extend(size.and_then(|size| row(size, &capacity.location)));
+        let Some(size) = size.filter(|_| !rows.iter().any(is_same)) else {
+            continue;
+        };
+        match row(size, &capacity.location, prices) {
+            Ok(row) => rows.push(row),
+            Err(why) => tell_not_offered("Crusoe", &size.product_name, &why),
+        }
     }
     rows
 }
 
-fn row(size: &Size, location: &str) -> Option<Item> {
+/// An error tells why it is not offered.
+fn row(size: &Size, location: &str, prices: &Prices) -> Result<Item, String> {
+    if size.cpu_type == "arm64" {
+        return Err("the images that machines start with are for x86".to_owned());
+    }
+    let listed = prices.of_size(&size.product_name, location);
+    let no_price = |of: &str| {
+        format!(
+            "Crusoe's API tells no prices, and none of {of} is known: put one for {} into `crusoe.csv` of the catalogue's folder",
+            size.product_name
+        )
+    };
     let mut item = Item {
         cpu: size.cpu_cores,
         memory: size.memory_gb,
@@ -110,17 +159,57 @@ fn row(size: &Size, location: &str) -> Option<Item> {
     };
     if size.num_gpu == 0 {
         let family = size.product_name.split('.').next();
-        let (_, price) = CPUS.iter().find(|(name, _)| Some(*name) == family)?;
-        item.price = cents(*price, size.cpu_cores)?;
-        return Some(item);
+        let known = CPUS.iter().find(|(name, _)| Some(*name) == family);
+        let known = known.and_then(|(_, price)| cents(*price, size.cpu_cores));
+        let name = family.unwrap_or(&size.product_name);
+        item.price = listed.or(known).ok_or_else(|| no_price(name))?;
+        return Ok(item);
     }
-    let (_, name, vendor, memory, price) = GPUS.iter().find(|(name, ..)| *name == size.gpu_type)?;
+    let gpu = gpu(&size.gpu_type)
+        .ok_or_else(|| format!("the memory of its GPU is not known ({})", size.gpu_type))?;
     item.gpu_count = size.num_gpu;
-    item.gpu_name = Some((*name).to_owned());
-    item.gpu_vendor = Some(*vendor);
-    item.gpu_memory = Some(*memory);
-    item.price = cents(*price, size.num_gpu)?;
-    Some(item)
+    let known = gpu.price.and_then(|price| cents(price, size.num_gpu));
+    item.price = listed.or(known).ok_or_else(|| no_price(&size.gpu_type))?;
+    item.gpu_name = Some(gpu.name);
+    item.gpu_vendor = Some(gpu.vendor);
+    item.gpu_memory = Some(gpu.memory);
+    Ok(item)
+}
+
+#[derive(Debug, PartialEq)]
+struct Gpu {
+    name: String,
+    vendor: Vendor,
+    /// GiB.
+    memory: f64,
+    /// Dollars an hour for one; `None`: not known.
+    price: Option<f64>,
+}
+
+/// What a type is. Of one that is not listed above, what its name tells: `GB200-NVL-186GB`, `MI355X_288GB`.
+fn gpu(gpu_type: &str) -> Option<Gpu> {
+    if let Some((_, name, vendor, memory, price)) = GPUS.iter().find(|(name, ..)| *name == gpu_type) {
+        return Some(Gpu {
+            name: (*name).to_owned(),
+            vendor: *vendor,
+            memory: *memory,
+            price: Some(*price),
+        });
+    }
+    let mut parts = gpu_type.split(['-', '_']);
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    let memory = parts.next_back()?.strip_suffix("GB")?.parse().ok()?;
+    let of_name = match name.starts_with("MI") {
+        true => Vendor::Amd,
+        false => Vendor::Nvidia,
+    };
+    let known = accelerators::find(name).next();
+    Some(Gpu {
+        name: known.map_or(name, |known| known.name).to_owned(),
+        vendor: known.map_or(of_name, |known| known.vendor),
+        memory,
+        price: None,
+    })
 }
 
 fn cents(price: f64, count: i64) -> Option<f64> {
@@ -150,6 +239,52 @@ fn availability(quotas: &[Quota], instance_type: &str) -> InstanceAvailability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_that_is_new_is_what_its_type_tells() {
+        let found = |gpu_type: &str| gpu(gpu_type).map(|gpu| (gpu.name, gpu.vendor, gpu.memory, gpu.price));
+        let new = |name: &str, vendor, memory| Some((name.to_owned(), vendor, memory, None));
+        assert_eq!(found("GB200-NVL-186GB"), new("GB200", Vendor::Nvidia, 186.0));
+        assert_eq!(found("MI355X_288GB"), new("MI355X", Vendor::Amd, 288.0));
+        assert_eq!(found("MI455X-432GB"), new("MI455X", Vendor::Amd, 432.0));
+        assert_eq!(found("B200-SXM-180GB").and_then(|(.., price)| price), Some(7.25));
+        assert_eq!(found("R100"), None);
+    }
+
+    #[test]
+    fn what_is_new_has_the_price_of_the_catalogue_or_the_reason_is_told() {
+        let size = |gpu_type: &str| -> Size {
+            serde_json::from_value(
+                json!({"product_name": "b300-288gb-sxm-ib.8x", "cpu_cores": 160, "cpu_type": "amd64",
+                "memory_gb": 1920, "gpu_type": gpu_type, "num_gpu": 8}),
+            )
+            .unwrap()
+        };
+        let price = |at: &str, price: f64| ("b300-288gb-sxm-ib.8x".to_owned(), at.to_owned(), price);
+        let prices = Prices(vec![price("us-east1-a", 60.0), price("eu-iceland1-a", 64.0)]);
+        let told = |gpu_type: &str, at: &str, prices: &Prices| row(&size(gpu_type), at, prices);
+        let there = told("B300-SXM-288GB", "eu-iceland1-a", &prices).unwrap();
+        assert_eq!(
+            (there.price, there.gpu_name.as_deref(), there.gpu_memory),
+            (64.0, Some("B300"), Some(288.0))
+        );
+        assert_eq!(told("B300-SXM-288GB", "us-west1-a", &prices).unwrap().price, 60.0);
+        let why = told("B300-SXM-288GB", "us-west1-a", &Prices::default()).unwrap_err();
+        assert!(
+            why.contains("B300-SXM-288GB") && why.contains("`crusoe.csv`"),
+            "{why}"
+        );
+        let why = told("R100", "us-west1-a", &prices).unwrap_err();
+        assert!(why.contains("memory"), "{why}");
+        // What is listed counts before what is known here.
+        assert_eq!(told("H100-SXM-80GB", "us-west1-a", &prices).unwrap().price, 60.0);
+        assert_eq!(
+            told("H100-SXM-80GB", "us-west1-a", &Prices::default())
+                .unwrap()
+                .price,
+            31.2
+        );
+    }
 
     #[test]
     fn the_nearest_quota_counts() {

@@ -1,5 +1,5 @@
 use dstack_backend::{compute_error, vendor_offers};
-use dstack_catalog::{Item, Provider, Vendor, accelerators};
+use dstack_catalog::{Item, Provider, Vendor, accelerators, tell_not_offered};
 use dstack_catalog_offers::VendorRows;
 use dstack_compute::ComputeError;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -41,7 +41,12 @@ impl DigitalOcean {
 
 /// A row for each region that has the size now; none where it is not known what GPUs it has.
 fn rows(size: &Size) -> Vec<Item> {
-    let Some(row) = row(size).filter(|_| size.available) else {
+    if !size.available {
+        return Vec::new();
+    }
+    let Some(row) = row(size) else {
+        let why = "DigitalOcean does not tell how much memory its GPUs have, or who makes them";
+        tell_not_offered("DigitalOcean", &size.slug, why);
         return Vec::new();
     };
     let at = |region: &String| Item {

@@ -1,6 +1,6 @@
 use dstack_backend::{compute_error, vendor_offers};
-use dstack_catalog::accelerators::find_of;
-use dstack_catalog::{Item, Provider, ProviderData, Vendor};
+use dstack_catalog::accelerators::{Accelerator, find_of};
+use dstack_catalog::{Item, Provider, ProviderData, Vendor, tell_not_offered};
 use dstack_catalog_offers::VendorRows;
 use dstack_compute::ComputeError;
 use dstack_http::ApiError;
@@ -56,25 +56,44 @@ fn rows_of(kind: Kind, listed: Result<Vec<Available>, ApiError>) -> Vec<Item> {
         tracing::warn!(?kind, %error, "Hot Aisle does not tell what it has");
         Vec::new()
     });
-    listed.iter().filter_map(|one| row(kind, one)).collect()
+    let mut rows = Vec::new();
+    for one in listed.iter().filter(|one| one.quantity > 0) {
+        match row(kind, one) {
+            Ok(row) => rows.push(row),
+            Err(why) => {
+                let model = one.specs.pointer("/gpus/0/model").and_then(Value::as_str);
+                tell_not_offered("Hot Aisle", model.unwrap_or("a machine"), why);
+            }
+        }
+    }
+    rows
 }
 
-/// `None`: none is free, it has no price, or its GPU is unknown.
-fn row(kind: Kind, available: &Available) -> Option<Item> {
+/// An error tells why it is not offered.
+fn row(kind: Kind, available: &Available) -> Result<Item, &'static str> {
+    let model = available.specs.pointer("/gpus/0/model").and_then(Value::as_str);
+    let model = model.ok_or("Hot Aisle does not tell its GPU")?;
+    // As dstack 0.22.5: Hot Aisle tells no memory of GPUs.
+    let known = find_of(model, &[Vendor::Amd]).ok_or(
+        "Hot Aisle does not tell the memory of GPUs, and the table of GPUs does not have this one of AMD",
+    )?;
+    let price = available
+        .on_demand_price
+        .ok_or("Hot Aisle tells no price of it")?;
+    item(kind, available, model, known, price / 100.0).ok_or("Hot Aisle tells not all of what it has")
+}
+
+fn item(kind: Kind, available: &Available, model: &str, known: &Accelerator, price: f64) -> Option<Item> {
     let specs = &available.specs;
-    let gpu = specs.get("gpus")?.get(0)?;
-    let model = gpu.get("model")?.as_str()?;
-    let gpu_count = gpu.get("count")?.as_i64()?;
-    let known = find_of(model, &[Vendor::Amd])?;
+    let gpu_count = specs.pointer("/gpus/0/count")?.as_i64()?;
     let gib = |field: &str| Some(specs.get(field)?.as_f64()? / GIB);
     let (short, flags) = match kind {
         Kind::Virtual => ("vm", Vec::new()),
         Kind::BareMetal => ("bm", vec!["hotaisle-bm".to_owned()]),
     };
     let name = format!("{short}-{}-{gpu_count}", model.to_lowercase());
-    (available.quantity > 0).then_some(())?;
     Some(Item {
-        price: available.on_demand_price? / 100.0,
+        price,
         cpu: specs.get("cpu_cores")?.as_i64()?,
         memory: gib("ram_capacity")?,
         disk_size: Some(gib("disk_capacity")?),
@@ -102,4 +121,23 @@ pub(crate) fn specs_of(offer: &InstanceOfferWithAvailability) -> Result<(Kind, &
         Some((kind, specs.filter(|specs| specs.is_object())?))
     });
     specs.ok_or_else(|| ComputeError::Refused("the offer is not one of Hot Aisle".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_something_is_not_offered_is_told() {
+        let available = |model: &str, price: Value| -> Available {
+            let specs = json!({"gpus": [{"count": 1, "model": model}], "cpu_cores": 13, "ram_capacity": 1_u64 << 38,
+                "disk_capacity": 1_u64 << 43});
+            serde_json::from_value(json!({"Quantity": 1, "OnDemandPrice": price, "Specs": specs})).unwrap()
+        };
+        let told =
+            |model: &str, price: Value| row(Kind::Virtual, &available(model, price)).map(|row| row.price);
+        assert_eq!(told("MI300X", json!(199)), Ok(1.99));
+        assert!(told("MI9999X", json!(199)).is_err_and(|why| why.contains("memory")));
+        assert!(told("MI300X", Value::Null).is_err_and(|why| why.contains("price")));
+    }
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dstack_backend::{bare_key, machine_place, not_asked, one_line};
 use dstack_compute::{
-    Call, ComputeError, Known, Lifecycle, Machine, MachineRequest, Owned, OwnedKind, OwnedMark, Removal,
-    Sign, Step,
+    Call, ComputeError, Known, Lifecycle, Machine, MachineRequest, MachineSetup, Owned, OwnedKind, OwnedMark,
+    Removal, Sign, Step,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
@@ -365,10 +365,12 @@ fn place(
     // Outside of a network, machines do not reach each other by it.
     let has_network = instance.vpc_id.as_ref().is_some_and(is_set);
     let private_ip = instance.private_ip.clone().filter(|ip| has_network && is_set(ip));
-    JobProvisioningData {
+    let place = JobProvisioningData {
         internal_ip: private_ip,
         ..machine_place(offer, id, ip, user(instance), SSH_PORT)
-    }
+    };
+    // Images do not always have it, and nothing can be run when they start.
+    MachineSetup { install_docker: true }.noted_in(place)
 }
 
 #[cfg(test)]

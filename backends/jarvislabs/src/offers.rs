@@ -1,4 +1,4 @@
-use dstack_catalog::{Item, Offer, Provider, ProviderData, Vendor};
+use dstack_catalog::{Item, Offer, Provider, ProviderData, Vendor, tell_not_offered};
 use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
@@ -23,7 +23,7 @@ const MOST_GPUS: i64 = 16;
 /// Sells machines with one GPU only.
 const SINGLE_GPU_REGION: &str = "europe-01";
 
-/// GPUs that the vendor calls otherwise than the catalogue, with GiB of each. Others with blanks in their names are left out.
+/// GPUs that the vendor calls otherwise than the catalogue, with GiB of each. Others lose the blanks in their names.
 const RENAMED: &[(&str, &str, f64)] = &[
     ("A100-80GB", "A100", 80.0),
     ("RTX-PRO6000", "RTXPRO6000", 96.0),
@@ -68,18 +68,23 @@ fn rows(meta: &ServerMeta) -> Vec<Item> {
 
 /// One for each number of GPUs; `None`: it is not for machines, or something of it is not told.
 fn gpu_items(row: &GpuRow) -> Option<Vec<Item>> {
-    let region = row.region.as_deref().filter(|region| is_region(region))?;
     if row.workload_type.as_deref().is_some_and(|kind| kind != "vm") {
+        return None;
+    }
+    let region = row.region.as_deref()?;
+    if !is_region(region) {
+        tell_not_offered("JarvisLabs", region, "the host of this region is not known");
         return None;
     }
     let gpu_type = row.gpu_type.as_deref().filter(|name| !name.is_empty())?;
     let renamed = RENAMED.iter().find(|(from, ..)| *from == gpu_type);
-    let name = match renamed {
-        Some((_, name, _)) => name,
-        None if gpu_type.contains(char::is_whitespace) => return None,
-        None => gpu_type,
+    let name = renamed.map(|(_, name, _)| (*name).to_owned());
+    // A name of ours has no blanks: nobody could ask for it.
+    let name = name.unwrap_or_else(|| gpu_type.split_whitespace().collect());
+    let Some(memory) = number(&row.vram).or(renamed.map(|(.., memory)| *memory)) else {
+        tell_not_offered("JarvisLabs", gpu_type, "JarvisLabs does not tell its memory");
+        return None;
     };
-    let memory = number(&row.vram).or(renamed.map(|(.., memory)| *memory))?;
     let (price, cpus) = (number(&row.price_per_hour)?, number(&row.cpus_per_gpu)?);
     let ram = number(&row.ram_per_gpu)?;
     let free = number(&row.effective_num_free_devices).or(number(&row.num_free_devices))?;
@@ -98,7 +103,7 @@ fn gpu_items(row: &GpuRow) -> Option<Vec<Item>> {
             cpu: cpus as i64 * count,
             memory: ram * times,
             gpu_count: count,
-            gpu_name: Some(name.to_owned()),
+            gpu_name: Some(name.clone()),
             gpu_memory: Some(memory),
             gpu_vendor: Some(Vendor::Nvidia),
             provider_data: provider_data.clone(),
@@ -167,11 +172,14 @@ mod tests {
             row(&json!({"gpu_type": "RTX PRO 6000", "vram": "", "num_gpus": 1})),
             ["RTXPRO6000-1x india-noida-01"]
         );
+        assert_eq!(
+            row(&json!({"gpu_type": "New GPU", "num_gpus": 1})),
+            ["NewGPU-1x india-noida-01"]
+        );
         for none in [
             json!({"effective_num_free_devices": 0}),
             json!({"workload_type": "container"}),
             json!({"region": "mars-01"}),
-            json!({"gpu_type": "New GPU"}),
             json!({"vram": ""}),
             json!({"price_per_hour": null}),
         ] {

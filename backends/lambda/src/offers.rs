@@ -1,4 +1,4 @@
-use dstack_backend::{compute_error, offers_in};
+use dstack_backend::{compute_error, offers_in, tell_uncatalogued};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -21,7 +21,10 @@ impl Lambda {
         }
         let fetch = async || {
             let types = self.client.instance_types().await;
-            types.map_err(|error| compute_error(&error))
+            let types = types.map_err(|error| compute_error(&error))?;
+            let names = types.keys().map(String::as_str);
+            tell_uncatalogued(catalog, "lambdalabs", "Lambda", names);
+            Ok(types)
         };
         let types = self.types.get(fetch).await?;
         let with_availability = |offer: InstanceOffer| {

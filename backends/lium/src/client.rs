@@ -8,6 +8,7 @@ use std::time::Duration;
 use dstack_backend::Env;
 use dstack_http::{ApiClient, ApiError, ApiLimits, ApiRequest};
 use dstack_model::backends::BackendType;
+use dstack_units::Time;
 use http::{HeaderName, StatusCode};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -24,6 +25,9 @@ const CALL_INTERVAL: Duration = Duration::from_secs(1);
 /// A call that would have to wait longer for its turn is not made.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
+/// The most events that are told at once.
+const MOST_EVENTS: &str = "1000";
+
 /// The API as one account.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -38,6 +42,9 @@ pub(crate) struct Pod {
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) pod_name: String,
+    /// The node that it is on.
+    #[serde(default)]
+    pub(crate) executor_id: Option<String>,
     /// `PENDING`, `RUNNING`, `FAILED`, `DELETING`, ..., in any case.
     #[serde(default)]
     pub(crate) status: String,
@@ -61,6 +68,21 @@ pub(crate) struct Named {
     pub(crate) id: String,
     #[serde(default)]
     pub(crate) name: String,
+}
+
+/// What has happened to a pod. Those of pods that are over stay.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Event {
+    #[serde(default)]
+    pub(crate) pod_id: Option<String>,
+    #[serde(default)]
+    pub(crate) pod_name: Option<String>,
+    /// As [`Pod::status`].
+    #[serde(default)]
+    pub(crate) to_status: Option<String>,
+    /// `pod-create.request`, `pod-delete.success`, ...
+    #[serde(default)]
+    pub(crate) sub_event_type: Option<String>,
 }
 
 impl Client {
@@ -174,6 +196,33 @@ impl Client {
         let request = request.header(HeaderName::from_static("idempotency-key"), key);
         let rented: Rented = self.send(request).await?;
         Ok(rented.pod_id)
+    }
+
+    /// What the API can do beyond what it always could.
+    pub(crate) async fn features(&self) -> Result<Vec<String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Version {
+            #[serde(default)]
+            features: Vec<String>,
+        }
+        Ok(self.read::<Version>("version").await?.features)
+    }
+
+    /// The last thousand, the newest first. Not every Lium tells them to who comes with a key: then there are none.
+    pub(crate) async fn events_since(&self, since: Time) -> Result<Vec<Event>, ApiError> {
+        let request = self.api.get("users/me/events").query("limit", MOST_EVENTS);
+        match self.send(request.query("since", &since.to_string())).await {
+            Err(error)
+                if matches!(
+                    error.status(),
+                    Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)
+                ) =>
+            {
+                tracing::debug!(%error, "Lium does not tell what happened to pods");
+                Ok(Vec::new())
+            }
+            answer => answer,
+        }
     }
 
     pub(crate) async fn templates(&self) -> Result<Vec<Named>, ApiError> {

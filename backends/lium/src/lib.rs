@@ -1,7 +1,7 @@
 //! [Lium](https://lium.io): containers ("pods") on nodes of many providers, and network volumes.
 //!
 //! `client` is the vendor's API as far as it is used, `offers` what can be had, `requests` what is asked for, `pods` and `volumes` are the
-//! lives of those, and `inventory` finds what was left behind.
+//! lives of those, `rents` what became of calls for pods, and `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
@@ -9,6 +9,7 @@ mod client;
 mod inventory;
 mod offers;
 mod pods;
+mod rents;
 mod requests;
 mod volumes;
 
@@ -30,6 +31,9 @@ use client::{Client, Pod};
 
 /// How long the list of pods serves all that start or end: an account may make 60 calls in a minute.
 const LIST_LIFETIME: Duration = Duration::from_secs(9);
+
+/// How long what the API can do is taken for known.
+const FEATURES_LIFETIME: Duration = Duration::from_secs(10 * 60);
 
 /// The kind of backends for Lium.
 pub fn kind(env: Env) -> Arc<dyn BackendKind> {
@@ -76,6 +80,7 @@ impl CloudKind for LiumKind {
             regions: config.regions.filter(|regions| !regions.is_empty()),
             nodes: Cached::of_offers(&kind.env),
             listed: Cached::new(Arc::clone(&kind.env.clock), LIST_LIFETIME, Duration::ZERO),
+            features: Cached::new(Arc::clone(&kind.env.clock), FEATURES_LIFETIME, Duration::ZERO),
             kind,
         }))
     }
@@ -91,6 +96,8 @@ struct Lium {
     /// What nodes have.
     nodes: Cached<VendorRows>,
     listed: Cached<Vec<Pod>>,
+    /// What the API can do.
+    features: Cached<Vec<String>>,
 }
 
 #[async_trait]

@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::Lium;
 use crate::client::{Named, Pod};
+use crate::rents::Rent;
 use crate::requests::{is_id, not_made, refused, rent, template, told};
 
 /// Longest name of anything, as dstack 0.22.5 has it.
@@ -25,9 +26,9 @@ pub(crate) const NAME_LENGTH: usize = 63;
 
 const LOGIN: &str = "registry login";
 const TEMPLATE: &str = "template";
-/// By it, a repeated call for the pod is known. It is made here.
+/// By it, a repeated call for the pod is known: a [`Rent`], which is made here.
 const RENT_KEY: &str = "key of the rent";
-const POD: &str = "pod";
+pub(crate) const POD: &str = "pod";
 /// A pod of dstack 0.22.5, found by its name.
 const FOUND: &str = "found pod";
 
@@ -109,25 +110,13 @@ impl Lifecycle<Container> for Lium {
         };
         let find = || self.find_template(&name, call);
         let shape: Made = call.make(TEMPLATE, LISTED_WITHIN, create, find).await?;
-        let key = call
-            .choose(RENT_KEY, self.kind.env.random.uuid().to_string())
-            .await?;
-        let body = rent(want, &name, &shape.id)?;
-        let was_asked = call.asked_at(POD).is_some();
-        let create = async || {
-            // Keys of idempotency are not everywhere, and not for ever.
-            if was_asked && let Some(found) = self.find_pod(&name, call).await? {
-                return Ok(found);
-            }
-            let rented = self.client.rent(node, &key, &body).await;
-            let rented = rented.map_err(|error| not_made(&error));
-            if matches!(rented, Err(ComputeError::NoCapacity(_))) {
-                // Somebody else has it now: what is free is asked for again.
-                self.nodes.forget();
-            }
-            Ok(Made::now(rented?, call))
+        let key = Rent {
+            key: self.kind.env.random.uuid().to_string(),
+            since: call.now(),
         };
-        let made: Made = call.make_once(POD, create).await?;
+        let key: Rent = call.choose(RENT_KEY, key).await?;
+        let body = rent(want, &name, &shape.id)?;
+        let made = self.rent_once(node, &name, &key, &body, call).await?;
         let waiting = |doing: &str| Step::Underway {
             seen: None,
             doing: doing.to_owned(),
@@ -190,7 +179,7 @@ impl Lifecycle<Container> for Lium {
         if let (Some(_), Some(name), false) = (&stored.rent_payload, &stored.pod_name, stored.rent_failed) {
             let lost = || ComputeError::NotReady("Lium does not list the pod".to_owned());
             let find = async || {
-                let found = self.find_pod(name, call).await.map_err(not_asked)?;
+                let found = self.find_pod(name, None, call).await.map_err(not_asked)?;
                 found.ok_or_else(lost)
             };
             let found: Result<Made, _> = call.make_once(FOUND, find).await;
@@ -201,14 +190,14 @@ impl Lifecycle<Container> for Lium {
             id = Some(found?.id);
         }
         let pod = id.map(Made::long_ago);
-        let find = || self.find_pod(&name, call);
+        let find = || self.find_pod(&name, None, call);
         let delete = async |pod: Made| Ok(pod.removal(call, self.delete_pod(&pod.id).await?, ENDS_INTERVAL));
         let removal = call.unmake(POD, pod, LISTED_WITHIN, find, delete).await?;
         if removal != Removal::Gone {
             return Ok(removal);
         }
         let nowhere = async || Ok(None);
-        let forget = async |_: String| Ok(Removal::Gone);
+        let forget = async |_: Rent| Ok(Removal::Gone);
         let removal = call
             .unmake(RENT_KEY, None, Duration::ZERO, nowhere, forget)
             .await?;
@@ -229,6 +218,7 @@ impl Lifecycle<Container> for Lium {
             told(self.client.delete_login(&login).await)?;
             Ok(Removal::Gone)
         };
+        let nowhere = async || Ok(None);
         call.unmake(LOGIN, stored.credential_id, LISTED_WITHIN, nowhere, delete)
             .await
     }
@@ -256,11 +246,19 @@ impl Lium {
         })
     }
 
-    async fn find_pod(&self, name: &str, call: &Call<'_>) -> Result<Option<Made>, ComputeError> {
-        let pods = told(self.client.pods().await)?;
-        let found = pods
-            .into_iter()
-            .find(|pod| pod.pod_name == name && !is_deleted(pod));
+    /// One of this name that is there, on this node, where one is given.
+    pub(crate) async fn find_pod(
+        &self,
+        name: &str,
+        node: Option<&str>,
+        call: &Call<'_>,
+    ) -> Result<Option<Made>, ComputeError> {
+        let is_there = |pod: &Pod| match (node, pod.executor_id.as_deref()) {
+            (Some(node), Some(other)) => other == node,
+            _ => true,
+        };
+        let mut pods = told(self.client.pods().await)?.into_iter();
+        let found = pods.find(|pod| pod.pod_name == name && is_there(pod) && !is_deleted(pod));
         Ok(found.map(|pod| Made::now(pod.id, call)))
     }
 

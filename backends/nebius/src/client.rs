@@ -16,7 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::errors::{not_made, told};
 use crate::grpc::{Code, Error, Refusal, call};
-use crate::messages::{ById, ByName, Create, List, ListTenants, Metadata, Operation, Page, Stated, Thing};
+use crate::messages::{
+    ById, ByName, Create, Estimate, Estimated, EstimatedResource, InstanceSpec, List, ListPlatforms,
+    ListTenants, Metadata, Operation, Page, SoldPlatform, Stated, Thing,
+};
 use crate::token::{Account, Tokens};
 
 /// Entries of a page; dstack 0.22.5 asks for 999.
@@ -81,12 +84,14 @@ enum Api {
     Iam,
     Vpc,
     Billing,
+    Calculator,
 }
 
 const COMPUTE: &str = "https://compute.api.nebius.cloud";
 const IAM: &str = "https://cpl.iam.api.nebius.cloud";
 const TOKENS: &str = "https://tokens.iam.api.nebius.cloud";
 const VPC: &str = "https://vpc.api.nebius.cloud";
+const CALCULATOR: &str = "https://api.calculator.billing-data-plane.api.nebius.cloud";
 const BILLING: &str = "https://pricing-policies.billing-cpl.api.nebius.cloud";
 
 /// What is noted of a thing that is being made.
@@ -124,6 +129,7 @@ pub(crate) struct Client {
     iam: ApiClient,
     vpc: ApiClient,
     billing: ApiClient,
+    calculator: ApiClient,
     tokens: Tokens,
     random: Random,
 }
@@ -142,6 +148,7 @@ impl Client {
             iam: api(IAM)?,
             vpc: api(VPC)?,
             billing: api(BILLING)?,
+            calculator: api(CALCULATOR)?,
             tokens: Tokens::new(api(TOKENS)?, env, account),
             random: env.random.clone(),
         })
@@ -153,6 +160,7 @@ impl Client {
             Api::Iam => ("iam", &self.iam),
             Api::Vpc => ("vpc", &self.vpc),
             Api::Billing => ("billing", &self.billing),
+            Api::Calculator => ("calculator", &self.calculator),
         }
     }
 
@@ -225,28 +233,69 @@ impl Client {
     /// All of a kind in a project, or in a tenant.
     pub(crate) async fn list<A: Message + Default>(&self, kind: Kind, parent: &str) -> Result<Vec<A>, Error> {
         let method = format!("{}/List", kind.service());
+        match kind {
+            Kind::Tenant => {
+                let ask = |page_token| ListTenants {
+                    page_size: PAGE,
+                    page_token,
+                };
+                self.pages(kind.api(), &method, ask).await
+            }
+            _ => {
+                let ask = |page_token| List {
+                    parent_id: parent.to_owned(),
+                    page_size: PAGE,
+                    page_token,
+                };
+                self.pages(kind.api(), &method, ask).await
+            }
+        }
+    }
+
+    /// What is sold in the region of a project.
+    pub(crate) async fn platforms(&self, project: &str) -> Result<Vec<SoldPlatform>, Error> {
+        let ask = |page_token| ListPlatforms {
+            page_size: PAGE,
+            page_token,
+            parent_id: project.to_owned(),
+        };
+        let method = "nebius.compute.v1.PlatformService/List";
+        self.pages(Api::Compute, method, ask).await
+    }
+
+    /// What a machine costs in dollars an hour, as the calculator tells it: empty where it tells nothing.
+    pub(crate) async fn hourly_cost(&self, project: &str, spec: &InstanceSpec) -> Result<String, Error> {
+        let create = Create {
+            metadata: Some(Metadata {
+                parent_id: project.to_owned(),
+                ..Metadata::default()
+            }),
+            spec: spec.encode_to_vec(),
+        };
+        let ask = Estimate {
+            resource_spec: Some(EstimatedResource {
+                compute_instance_spec: Some(create),
+            }),
+        };
+        let method = "nebius.billing.v1alpha1.CalculatorService/Estimate";
+        let told: Estimated = self.ask(Api::Calculator, method, &ask, None).await?;
+        let cost = told.hourly_cost.and_then(|cost| cost.general?.total);
+        Ok(cost.map(|cost| cost.cost).unwrap_or_default())
+    }
+
+    /// All pages of a list.
+    async fn pages<A: Message + Default, Q: Message>(
+        &self,
+        api: Api,
+        method: &str,
+        ask: impl Fn(String) -> Q,
+    ) -> Result<Vec<A>, Error> {
         let (mut all, mut next) = (Vec::new(), String::new());
         for _ in 0..MOST_PAGES {
-            let page: Page = match kind {
-                Kind::Tenant => {
-                    let ask = ListTenants {
-                        page_size: PAGE,
-                        page_token: next,
-                    };
-                    self.ask(kind.api(), &method, &ask, None).await?
-                }
-                _ => {
-                    let ask = List {
-                        parent_id: parent.to_owned(),
-                        page_size: PAGE,
-                        page_token: next,
-                    };
-                    self.ask(kind.api(), &method, &ask, None).await?
-                }
-            };
+            let page: Page = self.ask(api, method, &ask(next), None).await?;
             all.extend(page.items.iter().filter_map(|item| {
                 let read = A::decode(item.as_slice());
-                read.inspect_err(|error| tracing::warn!(?kind, %error, "Nebius lists what cannot be read"))
+                read.inspect_err(|error| tracing::warn!(method, %error, "Nebius lists what cannot be read"))
                     .ok()
             }));
             if page.next_page_token.is_empty() {

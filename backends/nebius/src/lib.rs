@@ -2,11 +2,13 @@
 //!
 //! The API is one of gRPC: `grpc` carries its calls over HTTP, `messages` are those that are used, `token` proves who asks, `client` has the
 //! calls and `errors` what their answers mean. `projects` finds the project of each region, `offers` what can be had. `machines` is the life
-//! of a machine with its disk, `placements` that of a GPU cluster. `inventory` finds what was left behind.
+//! of a machine with its disk, `placements` that of a GPU cluster. `inventory` finds what was left behind. `collector` makes the
+//! published catalogue.
 
 #![warn(missing_docs)]
 
 mod client;
+mod collector;
 mod errors;
 mod grpc;
 mod inventory;
@@ -34,6 +36,7 @@ use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::Requirements;
 
 use client::{Client, Kind};
+pub use collector::NebiusCollector;
 use errors::told;
 use grpc::Error;
 use messages::Thing;

@@ -63,6 +63,101 @@ pub(crate) struct ListTenants {
     pub(crate) page_token: String,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ListPlatforms {
+    #[prost(int64, tag = "1")]
+    pub(crate) page_size: i64,
+    #[prost(string, tag = "2")]
+    pub(crate) page_token: String,
+    #[prost(string, tag = "3")]
+    pub(crate) parent_id: String,
+}
+
+/// A kind of machines, in several sizes.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SoldPlatform {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) spec: Option<PlatformSpec>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) status: Option<PlatformStatus>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PlatformSpec {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) presets: Vec<Preset>,
+    #[prost(int32, tag = "11")]
+    pub(crate) gpu_memory_gibibytes: i32,
+    #[prost(int32, tag = "12")]
+    pub(crate) gpu_memory_gigabytes: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PlatformStatus {
+    #[prost(bool, tag = "3")]
+    pub(crate) allowed_for_preemptibles: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Preset {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) resources: Option<PresetResources>,
+    #[prost(bool, tag = "3")]
+    pub(crate) allow_gpu_clustering: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PresetResources {
+    #[prost(int32, tag = "1")]
+    pub(crate) vcpu_count: i32,
+    #[prost(int32, tag = "3")]
+    pub(crate) memory_gibibytes: i32,
+    #[prost(int32, tag = "4")]
+    pub(crate) gpu_count: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Estimate {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) resource_spec: Option<EstimatedResource>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EstimatedResource {
+    /// As a machine is asked for.
+    #[prost(message, optional, tag = "100")]
+    pub(crate) compute_instance_spec: Option<Create>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Estimated {
+    #[prost(message, optional, tag = "10")]
+    pub(crate) hourly_cost: Option<GroupCost>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GroupCost {
+    #[prost(message, optional, tag = "10")]
+    pub(crate) general: Option<TotalCost>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TotalCost {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) total: Option<Cost>,
+}
+
+/// In dollars, as text.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Cost {
+    #[prost(string, tag = "2")]
+    pub(crate) cost: String,
+}
+
 /// A page of any list. Its entries are read one by one: an odd one hides no other.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Page {

@@ -13,12 +13,12 @@ use dstack_model::backends::BackendType;
 use dstack_model::placement::PlacementGroupProvisioningData;
 use serde_json::{Value, json};
 
-use crate::Nebius;
 use crate::client::{Begun, Kind};
 use crate::labels::labels;
 use crate::machines::ENDS_INTERVAL;
 use crate::messages::{Cluster, ClusterSpec};
 use crate::offers::known_fabrics;
+use crate::{Nebius, listed};
 
 const CLUSTER: &str = "GPU cluster";
 
@@ -97,9 +97,10 @@ impl Nebius {
         region: &str,
     ) -> Result<BTreeSet<String>, ComputeError> {
         let fabrics = known_fabrics(&self.kind.env.catalog, Some((instance_type, region)));
-        let Some(configured) = &self.config.fabrics else {
+        let configured = listed(self.config.fabrics.as_ref());
+        if configured.is_empty() {
             return Ok(fabrics);
-        };
+        }
         let (used, others): (BTreeSet<String>, BTreeSet<String>) = fabrics
             .into_iter()
             .partition(|fabric| configured.contains(fabric));

@@ -76,6 +76,21 @@ pub(crate) struct Instance {
     pub(crate) freeform_tags: HashMap<String, String>,
 }
 
+/// A region that the tenancy may use, or will.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Subscription {
+    pub(crate) region_name: String,
+    pub(crate) status: String,
+    pub(crate) is_home_region: bool,
+}
+
+impl Subscription {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status == "READY"
+    }
+}
+
 /// Why OCI did not do something: by the code of its answer.
 pub(crate) fn told<T>(answer: Result<T, ApiError>) -> Result<T, ComputeError> {
     answer.map_err(|error| {
@@ -178,6 +193,13 @@ impl Client {
             }
         }
         Err(malformed("its list has no end".to_owned()))
+    }
+
+    /// Regions of the tenancy.
+    pub(crate) async fn subscriptions(&self) -> Result<Vec<Subscription>, ApiError> {
+        let path = format!("tenancies/{}/regionSubscriptions", self.account.tenancy);
+        self.list(Service::Identity, &self.account.region, &path, &[])
+            .await
     }
 
     /// As [`Client::list`], of lists that have a bound for their pages.

@@ -4,7 +4,6 @@ use dstack_compute::ConfigureError;
 use dstack_compute::config::{OciConfig, OciCreds};
 use dstack_http::ApiError;
 use http::StatusCode;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::client::{Client, Service, Thing, known, told};
@@ -21,27 +20,16 @@ const REGIONS: &[&str] = &[
     "us-phoenix-1",
 ];
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Subscription {
-    region_name: String,
-    status: String,
-    is_home_region: bool,
-}
-
 /// The configuration as it is stored: with the regions and the compartment.
 pub(crate) async fn check(
     client: &Client,
     project: &str,
     config: OciConfig,
 ) -> Result<OciConfig, ConfigureError> {
-    let (tenancy, region) = (&client.account.tenancy, &client.account.region);
-    let path = format!("tenancies/{tenancy}/regionSubscriptions");
-    let subscriptions = client
-        .list::<Subscription>(Service::Identity, region, &path, &[])
-        .await;
+    let region = &client.account.region;
+    let subscriptions = client.subscriptions().await;
     let subscriptions = subscriptions.map_err(|error| refused(&config.creds, &error))?;
-    let ready = subscriptions.iter().filter(|one| one.status == "READY");
+    let ready = subscriptions.iter().filter(|one| one.is_ready());
     let ready: Vec<&str> = ready.map(|one| one.region_name.as_str()).collect();
     let regions = regions(&config, &ready).map_err(ConfigureError::Invalid)?;
     let home = subscriptions.iter().find(|one| one.is_home_region);

@@ -1,13 +1,14 @@
 //! [Oracle Cloud Infrastructure](https://www.oracle.com/cloud): virtual and bare-metal machines.
 //!
 //! `client` is the vendor's APIs as far as they are used, `signing` its signatures, `configure` checks configurations, `offers` what can be
-//! had, `images` and `network` what machines are made of and in, `machines` their life.
+//! had, `images` and `network` what machines are made of and in, `machines` their life, and `inventory` finds what was left behind.
 
 #![warn(missing_docs)]
 
 mod client;
 mod configure;
 mod images;
+mod inventory;
 mod machines;
 mod network;
 mod offers;
@@ -21,7 +22,7 @@ use async_trait::async_trait;
 use dstack_backend::{Cached, Env};
 use dstack_compute::config::{BackendConfig, OciConfig, SplitConfig, TypedConfig as _};
 use dstack_compute::{
-    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Lifecycle, Machine, Owned,
+    Backend, BackendKind, Capabilities, ComputeError, ConfigureError, Inventory, Lifecycle, Machine, Owned,
     PROVISIONING_TIMEOUT, Removal,
 };
 use dstack_model::backends::BackendType;
@@ -147,6 +148,10 @@ impl Backend for Oci {
     }
 
     async fn inventory(&self) -> Result<Vec<Owned>, ComputeError> {
+        self.list_owned().await?.into_whole()
+    }
+
+    async fn inventory_by_region(&self) -> Result<Inventory, ComputeError> {
         self.list_owned().await
     }
 

@@ -6,12 +6,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use dstack_backend::{Made, cloud_config, listed_signs, look_by_place, machine_place, not_asked};
 use dstack_compute::{
-    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, Owned, OwnedKind,
-    OwnedMark, Owner, Removal, Sign, Step,
+    Call, ComputeError, Known, LISTED_WITHIN, Lifecycle, Machine, MachineRequest, Marks, OwnedMark, Owner,
+    Removal, Sign, Step,
 };
 use dstack_model::offers::InstanceOfferWithAvailability;
 use dstack_model::runs::JobProvisioningData;
-use futures_util::future::try_join_all;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -258,31 +257,9 @@ impl Oci {
             },
         )
     }
-
-    pub(crate) async fn list_owned(&self) -> Result<Vec<Owned>, ComputeError> {
-        let asked = self.regions.iter().map(|region| async move {
-            let all = told(self.client.instances(region, &self.compartment).await)?;
-            let alive = all
-                .into_iter()
-                .filter(|instance| instance.lifecycle_state != "TERMINATED");
-            let owned = alive.filter_map(|instance| {
-                Some(Owned {
-                    kind: OwnedKind::Machine,
-                    mark: mark(&instance)?,
-                    id: instance.id,
-                    name: instance.display_name,
-                    region: region.clone(),
-                    price: None,
-                    made_at: None,
-                })
-            });
-            Ok::<_, ComputeError>(owned.collect::<Vec<_>>())
-        });
-        Ok(try_join_all(asked).await?.concat())
-    }
 }
 
-fn mark(instance: &Instance) -> Option<OwnedMark> {
+pub(crate) fn mark(instance: &Instance) -> Option<OwnedMark> {
     OwnedMark::of_tags(|name| instance.freeform_tags.get(name).map(String::as_str))
 }
 

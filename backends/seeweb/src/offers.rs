@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use dstack_backend::{compute_error, vendor_offers};
-use dstack_catalog::{Item, Provider, Vendor, accelerators};
+use dstack_catalog::{Item, Provider, Vendor, accelerators, tell_not_offered};
 use dstack_catalog_offers::VendorRows;
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
@@ -95,6 +95,10 @@ impl Seeweb {
 /// A row for each region that has the plan; none of plans without GPUs, for which dstack 0.22.5 knows no image.
 fn rows(plan: &Plan) -> Vec<Item> {
     let Some(row) = row(plan).filter(|_| plan.available != Some(false)) else {
+        if let Some(label) = plan.gpu_label.as_deref().filter(|label| gpu(label).is_none()) {
+            let why = format!("no image is known for {label}, or nobody tells its memory");
+            tell_not_offered("Seeweb", &plan.name, &why);
+        }
         return Vec::new();
     };
     let regions = plan.available_regions.iter();

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use dstack_backend::{compute_error, find_offers};
+use dstack_backend::{compute_error, find_offers, tell_uncatalogued};
 use dstack_catalog_offers::DiskSize;
 use dstack_compute::{Backend as _, ComputeError};
 use dstack_model::instances::{InstanceAvailability, InstanceRuntime};
@@ -62,6 +62,8 @@ impl Verda {
                 free.extend(types.map(|name| (name, place.location_code.clone(), is_spot)));
             }
         }
+        let names = free.iter().map(|(name, ..)| name.as_str());
+        tell_uncatalogued(&self.catalog, "verda", "Verda", names);
         Ok(free)
     }
 }

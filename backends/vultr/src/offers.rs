@@ -47,7 +47,8 @@ impl Vultr {
         Ok(VendorRows::new(rows))
     }
 
-    /// Regions by plan of dedicated GPUs, which depend on the account. A region that does not tell has none.
+    /// Regions by plan of dedicated GPUs, which depend on the account. A region that does not tell has none; a key that is refused is an
+    /// error, as lists of plans are told to everybody.
     async fn dedicated_regions(&self) -> Result<BTreeMap<String, Vec<String>>, ComputeError> {
         let regions = match self.regions.as_deref() {
             Some(regions) if !regions.is_empty() => regions.to_vec(),
@@ -60,10 +61,14 @@ impl Vultr {
         let asked = regions.iter().map(|region| self.client.dedicated_plans(region));
         let mut by_plan: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (region, plans) in regions.iter().zip(join_all(asked).await) {
-            let plans = plans.unwrap_or_else(|error| {
-                tracing::warn!(region, %error, "Vultr does not tell which dedicated GPUs it has there");
-                Vec::new()
-            });
+            let plans = match plans.map_err(|error| compute_error(&error)) {
+                Ok(plans) => plans,
+                Err(error @ ComputeError::Credentials(_)) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(region, %error, "Vultr does not tell which dedicated GPUs it has there");
+                    Vec::new()
+                }
+            };
             for plan in plans {
                 by_plan.entry(plan).or_default().push(region.clone());
             }

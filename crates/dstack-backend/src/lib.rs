@@ -29,6 +29,6 @@ pub use keys::bare_key;
 pub use kind::{CloudKind, Kind};
 pub use look::{listed_signs, look_by_place};
 pub use made::Made;
-pub use offers::{find_offers, offers_in, offers_of_provider, vendor_offers};
+pub use offers::{find_offers, offers_in, offers_of_provider, tell_uncatalogued, vendor_offers};
 pub use one_line::one_line;
 pub use place::machine_place;

@@ -1,4 +1,6 @@
-use dstack_catalog::{Catalog, Offer};
+use std::collections::BTreeSet;
+
+use dstack_catalog::{Catalog, Filter, Offer, tell_not_offered};
 use dstack_catalog_offers::{CatalogQuery, DiskSize, VendorRows, catalog_offers, provider_offers};
 use dstack_compute::ComputeError;
 use dstack_model::backends::BackendType;
@@ -62,6 +64,31 @@ pub fn find_offers(
         disk,
     };
     catalog_offers(catalog, &query).map_err(|error| ComputeError::Configuration(error.to_string()))
+}
+
+/// Tells, once each, which types a vendor has of which the catalogue has nothing, neither a price: they are not offered.
+pub fn tell_uncatalogued<'a>(
+    catalog: &Catalog,
+    provider: &str,
+    vendor: &str,
+    types: impl IntoIterator<Item = &'a str>,
+) {
+    let filter = Filter {
+        provider: Some(vec![provider.to_owned()]),
+        ..Filter::default()
+    };
+    let named = |rows: dstack_catalog::Offers<'_>| -> BTreeSet<String> {
+        rows.map(|row| row.instance_name().to_owned()).collect()
+    };
+    let Ok(known) = catalog.query(&filter, named) else {
+        return;
+    };
+    for one in types {
+        if !known.is_empty() && !known.contains(one) {
+            let why = "the catalogue does not have it yet, which has the prices";
+            tell_not_offered(vendor, one, why);
+        }
+    }
 }
 
 /// Offers of what a vendor that no catalogue has said it sells, the cheapest first, in these regions (`None` or empty: in all), with

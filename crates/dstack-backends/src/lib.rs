@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dstack_backend::Env;
 #[cfg(feature = "manifest")]
 pub use dstack_backend_manifest as manifest;
+use dstack_catalog::{CollectError, OfflineProvider};
 use dstack_compute::{BackendKind, Registry};
 
 /// A backend by what makes its kind.
@@ -64,6 +65,16 @@ const ALL: &[MakeKind] = &[
     #[cfg(feature = "vultr")]
     dstack_backend_vultr::kind,
 ];
+
+/// Collectors for the published catalogue that come with backends, by the name of their provider.
+#[cfg_attr(not(feature = "nebius"), allow(unused_variables))]
+pub fn collector(provider: &str, env: &Env) -> Option<Result<Arc<dyn OfflineProvider>, CollectError>> {
+    match provider {
+        #[cfg(feature = "nebius")]
+        "nebius" => Some(dstack_backend_nebius::NebiusCollector::from_env(env)),
+        _ => None,
+    }
+}
 
 /// All backends, which are handed `env`.
 pub fn registry(env: &Env) -> Registry {

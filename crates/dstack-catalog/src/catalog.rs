@@ -90,7 +90,7 @@ impl Catalog {
     /// snapshot overlaid with what the cache holds. Reads files: call it off the async threads.
     pub fn open(settings: Settings) -> Result<Self, DirectoryError> {
         if let Some(dir) = &settings.dir {
-            let found = read_some(dir, Provider::offline())?;
+            let found = read_some(dir, Provider::in_folders())?;
             found.warnings.log();
             if let Some((_, error)) = found.failed.into_iter().next() {
                 return Err(error);

@@ -3,7 +3,7 @@
 //! The others come with their backends and meet the same contracts, [`OfflineProvider`] and [`OnlineProvider`].
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dstack_system::{Secret, env};
 
@@ -35,6 +35,27 @@ pub struct OfflineOptions {
 
 fn required(name: &'static str) -> Result<String, CollectError> {
     env::var(name).ok_or(CollectError::MissingCreds(name))
+}
+
+/// Makes a collector, configured from the environment.
+type MakeOffline = fn() -> Result<Arc<dyn OfflineProvider>, CollectError>;
+
+/// Those that come with backends.
+static OF_BACKENDS: Mutex<Vec<(Provider, MakeOffline)>> = Mutex::new(Vec::new());
+
+/// Tells of a collector that comes with a backend. It is made when it is asked for.
+pub fn register_offline(provider: Provider, make: MakeOffline) {
+    let mut known = OF_BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(one, _)| *one != provider);
+    known.push((provider, make));
+}
+
+fn of_backend(provider: Provider) -> Option<MakeOffline> {
+    let known = OF_BACKENDS.lock().unwrap_or_else(PoisonError::into_inner);
+    known
+        .iter()
+        .find(|(one, _)| *one == provider)
+        .map(|(_, make)| *make)
 }
 
 /// The collector of a published provider, configured from the environment.
@@ -87,7 +108,7 @@ pub fn offline_from_env(
             client_secret: required("VERDA_CLIENT_SECRET")?.into(),
             http,
         }),
-        other => return Err(CollectError::NoCollector(other)),
+        other => return of_backend(other).ok_or(CollectError::NoCollector(other))?(),
     })
 }
 

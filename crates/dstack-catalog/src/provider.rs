@@ -62,6 +62,11 @@ impl Provider {
         Self::ALL.into_iter().filter(|provider| !provider.is_online())
     }
 
+    /// The providers of which a folder may have a file: the published ones, and Crusoe, whose API tells no prices.
+    pub fn in_folders() -> impl Iterator<Item = Self> {
+        Self::offline().chain([Self::Crusoe])
+    }
+
     /// The providers asked when a query runs.
     pub fn online() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|provider| provider.is_online())

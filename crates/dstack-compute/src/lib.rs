@@ -20,6 +20,7 @@ mod machines;
 mod marks;
 mod placements;
 mod registry;
+mod setup;
 mod volumes;
 mod yaml;
 
@@ -51,6 +52,7 @@ pub use machines::{Machine, MachineRequest, Owner};
 pub use marks::{INSTALLATION_TAG, KEY_TAG, Marks, NameCode};
 pub use placements::{Placement, PlacementRequest, placement_name};
 pub use registry::{BackendKind, ConfigureError, PROVISIONING_TIMEOUT, Registry};
+pub use setup::MachineSetup;
 pub use volumes::{Attachment, AttachmentSite, Volume, VolumeRequest, Volumes};
 
 /// One configured cloud of one project.

@@ -1,6 +1,7 @@
 //! Sets up the agent of a host over SSH, in steps that may be cut off anywhere and made again, and takes it off.
 
 mod container;
+mod docker;
 mod gateway;
 mod host;
 mod install;
@@ -55,6 +56,8 @@ pub struct Deployment {
     pub token: Secret,
     /// Device nodes by which jobs get the GPUs there. Empty: by the container engine, if there are GPUs.
     pub gpu_devices: Vec<String>,
+    /// Docker is installed where it is missing.
+    pub install_docker: bool,
 }
 
 /// How far a deployment is.
@@ -234,6 +237,10 @@ impl Deployer {
 
     async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {
         let reach = &deployment.reach;
+        let installed = match deployment.install_docker && probe::needs_docker(deployment) {
+            true => docker::install_if_missing(&Host::open(&self.pool, reach).await?).await?,
+            false => String::new(),
+        };
         let found = probe::probe(self, deployment, reach).await?;
         let connection = self
             .pool
@@ -248,10 +255,11 @@ impl Deployer {
             host_keys,
             machine: found.machine,
         };
-        Ok(underway(
-            progress,
-            format!("the host can be used: {}", found.told),
-        ))
+        let done = match installed.is_empty() {
+            true => format!("the host can be used: {}", found.told),
+            false => format!("{installed}; the host can be used: {}", found.told),
+        };
+        Ok(underway(progress, done))
     }
 
     async fn push(&self, reach: &Reach, progress: Progress) -> Result<Outcome, DeployError> {

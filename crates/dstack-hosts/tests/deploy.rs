@@ -135,6 +135,7 @@ impl Machine {
             authorized_keys: vec![self.mine.clone()],
             token: TOKEN.into(),
             gpu_devices: Vec::new(),
+            install_docker: false,
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -909,5 +910,147 @@ async fn a_key_that_is_of_no_use_is_refused_for_good() {
     assert!(
         matches!(&error, DeployError::Refused(text) if text.starts_with("Unsupported private SSH key type")),
         "{error}"
+    );
+}
+
+impl Machine {
+    /// Docker does not start, as if it were not there, until `apt-get` has brought it. Returns the file of calls to that and others.
+    fn without_docker(&self) -> PathBuf {
+        let (calls, docker) = (self.path("calls"), self.programs.join("docker"));
+        self.program("docker", "exit 127");
+        let (calls_text, docker) = (calls.display(), docker.display());
+        self.program("dpkg", "exit 0");
+        self.program("systemctl", &format!("echo \"systemctl $*\" >> {calls_text}"));
+        self.program(
+            "apt-get",
+            &format!(
+                "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *docker.io) printf '#!/bin/sh\\necho 1.47\\n' > {docker} ;; esac"
+            ),
+        );
+        calls
+    }
+
+    fn with_docker_installed(&self, reach: Reach) -> Deployment {
+        Deployment {
+            install_docker: true,
+            ..self.deployment(reach, &[])
+        }
+    }
+}
+
+fn lines_of(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_is_installed_where_that_is_asked_for_and_it_is_missing() {
+    let machine = Machine::new();
+    let Some(open) = OpenSsh::start(&format!("SetEnv PATH={}", machine.search_path())).await else {
+        return;
+    };
+    let (pool, calls) = (open.pool(), machine.without_docker());
+    let error = deploy(&machine, &pool, &machine.deployment(open.reach(), &[])).await;
+    assert!(error.unwrap_err().to_string().contains("Docker is installed"));
+    assert_eq!(lines_of(&calls), Vec::<String>::new(), "nobody asked for it");
+
+    let deployment = machine.with_docker_installed(open.reach());
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(
+        told[0].starts_with("Docker was installed; the host can be used"),
+        "{told:?}"
+    );
+    let made = lines_of(&calls);
+    let installs = |calls: &[String]| calls.iter().filter(|call| call.contains(" install ")).count();
+    assert!(
+        made.contains(&"apt-get -q update".to_owned()) && installs(&made) == 1,
+        "{made:?}"
+    );
+    // Once more: it is there.
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(told[0].starts_with("the host can be used"), "{told:?}");
+    assert_eq!(lines_of(&calls), made);
+    machine.deployer(pool).release(&deployment).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_keeps_docker_from_being_installed_is_told_and_tried_again() {
+    let machine = Machine::new();
+    let server = machine.server().await;
+    let pool = server.pool();
+    let calls = machine.without_docker();
+    let works = std::fs::read_to_string(machine.programs.join("apt-get")).unwrap();
+    machine.program(
+        "apt-get",
+        "case \"$*\" in *update) echo 'W: Failed to fetch http://archive.example/ubuntu' ;; *) echo 'E: Unable to locate package docker.io' \
+         >&2; exit 100 ;; esac",
+    );
+    let deployment = machine.with_docker_installed(server.reach());
+    let deployer = machine.deployer(pool.clone());
+    let error = deployer.step(&deployment, None).await.unwrap_err();
+    assert!(matches!(error, DeployError::Transient(_)), "{error:?}");
+    for part in [
+        "docker.io is not installed, and apt-get does not install it: E: Unable to locate package docker.io",
+        "W: Failed to fetch http://archive.example/ubuntu",
+        "choose an image that has Docker",
+    ] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    machine.program("apt-get", works.trim_start_matches("#!/bin/sh\n"));
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(told[0].starts_with("Docker was installed"), "{told:?}");
+    // A service that was not started is.
+    machine.program("docker", "[ \"$1\" = --version ] || exit 1");
+    let error = deployer.step(&deployment, None).await.unwrap_err().to_string();
+    assert!(error.contains("does not answer"), "{error}");
+    let last = lines_of(&calls).pop().unwrap_or_default();
+    assert_eq!(last, "systemctl --quiet enable --now docker");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_container_toolkit_comes_from_a_source_that_is_there() {
+    let machine = Machine::new();
+    let tools = [
+        "nvidia-container-runtime-hook",
+        "nvidia-container-cli",
+        "nvidia-ctk",
+    ];
+    if tools.iter().any(|tool| Path::new("/usr/bin").join(tool).exists()) {
+        eprintln!("skipped: this machine has the toolkit");
+        return;
+    }
+    let server = machine.server().await;
+    let (pool, calls) = (server.pool(), machine.without_docker());
+    machine.program("nvidia-smi", "exit 0");
+    let candidate = |version: &str| format!("printf 'nvidia-container-toolkit:\\n  Candidate: {version}\\n'");
+    machine.program("apt-cache", &candidate("(none)"));
+    let deployment = machine.with_docker_installed(server.reach());
+    let deployer = machine.deployer(pool.clone());
+    let error = deployer.step(&deployment, None).await.unwrap_err().to_string();
+    assert!(
+        error.contains("no NVIDIA Container Toolkit, and none of its package sources has one")
+            && error.contains("choose an image"),
+        "{error}"
+    );
+    machine.program("apt-cache", &candidate("1.17.8-1"));
+    let tool = machine.programs.join("nvidia-ctk");
+    let (tool, calls_text) = (tool.display(), calls.display());
+    machine.program(
+        "apt-get",
+        &format!(
+            "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *nvidia-container-toolkit) printf '#!/bin/sh\\necho \"nvidia-ctk $*\" >> \
+             {calls_text}\\n' > {tool}; chmod 755 {tool} ;; esac"
+        ),
+    );
+    let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
+    assert!(
+        told[0].starts_with("NVIDIA's container toolkit was installed; the host can be used"),
+        "{told:?}"
+    );
+    let made = lines_of(&calls);
+    assert_eq!(
+        made.last().map(String::as_str),
+        Some("systemctl restart docker"),
+        "{made:?}"
     );
 }

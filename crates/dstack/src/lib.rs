@@ -2,6 +2,7 @@
 
 mod backend_check;
 mod backends;
+mod collectors;
 mod local_machine;
 mod logging;
 mod prompts;
@@ -9,5 +10,6 @@ mod protected_paths;
 mod server;
 
 pub use backend_check::check_backend;
+pub use collectors::register_collectors;
 pub use prompts::{RENDER_PROMPT, render_prompt};
 pub use server::server;

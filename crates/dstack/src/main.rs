@@ -16,6 +16,7 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
+    dstack_main::register_collectors();
     dstack_cli::main_with(
         std::env::args_os(),
         |arguments| dstack_main::server(arguments, |_| ()),

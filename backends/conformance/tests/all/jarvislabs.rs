@@ -5,9 +5,9 @@ use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Subject, checks, checks_of, machine, machine_in, machine_of,
     passes_with_the_reference, requirements, with_machine,
 };
-use dstack_compute::{ComputeError, ConfigureError, Machine};
+use dstack_compute::{ComputeError, ConfigureError, Machine, MachineSetup};
 use dstack_emulator_jarvislabs::{Failing, JarvisLabs, Size, Times};
-use dstack_model::runs::Requirements;
+use dstack_model::runs::{JobProvisioningData, Requirements};
 use serde_json::{Value, json};
 
 const NOIDA: &str = "india-noida-01";
@@ -142,6 +142,22 @@ async fn nodes_that_reach_each_other_are_where_there_is_a_network() {
         assert_eq!(place.internal_ip.is_some(), has_network, "{region}");
         assert_eq!(place.username, "ubuntu");
     }
+}
+
+/// Nothing can be run when they start, and not all images have it.
+#[tokio::test(start_paused = true)]
+async fn machines_get_docker_where_they_have_none() {
+    let cloud = cloud();
+    let subject = machine(&cloud).await;
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    assert!(MachineSetup::of(&place).install_docker, "{place:?}");
+    let before = JobProvisioningData {
+        backend_data: None,
+        ..place.clone()
+    };
+    assert!(!MachineSetup::of(&before).install_docker, "one of a build before");
+    driver.remove(&subject.known(Some(place)), &subject).await;
 }
 
 #[tokio::test(start_paused = true)]

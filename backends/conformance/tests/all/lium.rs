@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dstack_backend_kit::{
-    CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, container, extended,
+    CANARY, Cloud, Driver, Emulator as _, Fault, Notes, Subject, checks, checks_of, container, extended,
     passes_with_the_reference, requirements, volume, with_container, with_containers,
 };
-use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Volume, VolumeRequest};
+use dstack_compute::{ComputeError, Container, MountedVolume, Owned, OwnedKind, Step, Volume, VolumeRequest};
 use dstack_emulator_lium::Lium;
 use dstack_model::runs::Requirements;
 use serde_json::{Value, json};
@@ -73,6 +73,20 @@ pub(crate) async fn one_container() -> (Cloud, Subject<Container>) {
     with_container(cloud()).await
 }
 
+/// Of a Lium that does not know repeated calls, and tells nothing but lists.
+async fn one_container_without_keys() -> (Cloud, Subject<Container>) {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.forget_keys();
+    emulator.hide_events();
+    with_container(cloud).await
+}
+
+async fn two_containers_without_keys() -> (Cloud, Vec<Subject<Container>>) {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.forget_keys();
+    with_containers(cloud, 2).await
+}
+
 async fn one_volume() -> (Cloud, Subject<Volume>) {
     let cloud = cloud();
     let subject = volume(&cloud, &volume_config());
@@ -91,6 +105,12 @@ async fn two_volumes() -> (Cloud, Vec<Subject<Volume>>) {
 
 checks_of!(containers: one_container, two_containers;
     sold_out, loss, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+mod without_keys {
+    use super::*;
+
+    checks_of!(containers: one_container_without_keys, two_containers_without_keys;
+        whole_life, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
+}
 checks_of!(volumes: one_volume, two_volumes;
     whole_life, sold_out, any_fault_anywhere, another_attempt, neighbours, left_behind, removed_before_listed, soak);
 
@@ -204,6 +224,46 @@ async fn a_pod_that_is_listed_late_is_rented_once() {
     assert!(cloud.faults().happened());
     assert_eq!(emulator.ledger().doubled(), Vec::<String>::new());
     driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// Where Lium does not know a repeated call, it is not made again before it is certain that nothing came of the first.
+#[tokio::test(start_paused = true)]
+async fn where_keys_are_not_known_a_call_without_an_answer_is_not_repeated() {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.forget_keys();
+    emulator.hide_events();
+    let subject = container(&cloud).await;
+    cloud.faults().at(3, Fault::AnswerLost);
+    emulator.lag(Duration::from_secs(50));
+    let driver = Driver::new(&cloud);
+    let place = driver.make(&subject).await.unwrap();
+    assert!(cloud.faults().happened());
+    assert_eq!(
+        (emulator.ledger().doubled(), emulator.ledger().count()),
+        (Vec::new(), 2)
+    );
+    driver.remove(&subject.known(Some(place)), &subject).await;
+    assert_eq!(emulator.ledger().alive(), []);
+}
+
+/// Lists may be late, and events tell of the pod already.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_listed_late_is_found_in_the_events() {
+    let Played { emulator, cloud } = played(&json!({}));
+    emulator.forget_keys();
+    let subject = container(&cloud).await;
+    cloud.faults().at(3, Fault::AnswerLost);
+    emulator.lag(Duration::from_secs(50));
+    let (backend, notes) = (cloud.open(), Notes::default());
+    notes.make(&cloud, &*backend, &subject).await.unwrap_err();
+    let step = notes.ensure(&cloud, &*backend, &subject).await.unwrap();
+    assert!(
+        matches!(&step, Step::Underway { doing, .. } if doing == "the pod is listed"),
+        "{step:?}"
+    );
+    let place = notes.make(&cloud, &*backend, &subject).await.unwrap();
+    notes.remove(&cloud, &subject, Some(place)).await.unwrap();
     assert_eq!(emulator.ledger().alive(), []);
 }
 

@@ -1,4 +1,4 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use dstack_backend_kit::{
@@ -6,8 +6,11 @@ use dstack_backend_kit::{
     machine_in, machine_of, network_env, placement, reference_python, requirements, run, served,
     with_machine, with_machines_in,
 };
-use dstack_catalog::Catalog;
-use dstack_compute::config::BackendConfig;
+use dstack_backend_nebius::NebiusCollector;
+use dstack_catalog::{
+    Catalog, CollectContext, OfflineProvider as _, Progress, Provider, Table, TableInfo, write_csv,
+};
+use dstack_compute::config::{BackendConfig, NebiusConfig, TypedConfig as _};
 use dstack_compute::{
     ComputeError, ConfigureError, Machine, OwnedKind, Placement, Removal, Sign, placement_name,
 };
@@ -550,6 +553,57 @@ async fn machines_of_other_fabrics_than_those_configured_are_in_no_group() {
         Driver::new(&cloud).make(&group).await.unwrap();
         assert_eq!(emulator.ledger().count(), count, "{name}");
     }
+}
+
+/// Platforms and prices for the published catalogue.
+#[tokio::test(start_paused = true)]
+async fn what_is_sold_is_collected() {
+    let (_, cloud) = emulated();
+    let config = NebiusConfig::of(BackendConfig::read(&cloud.config).unwrap()).unwrap();
+    let collector = NebiusCollector::new(&cloud.env, &config.creds).unwrap();
+    let warnings = Arc::new(Warnings::default());
+    let context = CollectContext {
+        progress: Arc::clone(&warnings) as _,
+        published_only: true,
+    };
+    let items = collector.collect(&context).await.unwrap();
+    let mut text = Vec::new();
+    let table = Table::from_items(TableInfo::unversioned(Provider::Nebius), &items);
+    write_csv(table.offers(), &mut text).unwrap();
+    let expected = include_str!("../data/nebius_collected.csv").replace('\n', "\r\n");
+    assert_eq!(String::from_utf8(text).unwrap(), expected);
+    let told = warnings.0.lock().unwrap().join("\n");
+    assert!(
+        told.contains("gpu-x900-sxm") && told.contains("unpriced"),
+        "{told}"
+    );
+}
+
+/// What could not be collected.
+#[derive(Debug, Default)]
+struct Warnings(Mutex<Vec<String>>);
+
+impl Progress for Warnings {
+    fn step(&self, _: &str) {}
+
+    fn bytes(&self, _: u64, _: Option<u64>) {}
+
+    fn warn(&self, what: &str) {
+        self.0.lock().unwrap().push(what.to_owned());
+    }
+}
+
+/// As with `regions` and `projects`, none named is all.
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_of_fabrics_is_all_of_them() {
+    let (emulator, cloud) = emulated_with(&json!({"fabrics": []}));
+    let group = placement(&cloud, REGION, H100);
+    Driver::new(&cloud).make(&group).await.unwrap();
+    let mut subject = machine_named(&cloud, H100, REGION, false).await;
+    subject.want.placement_group = Some(placement_name(&group.marks));
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    let asked = emulator.asked("machine", &subject.marks.name(60)).unwrap();
+    assert!(asked["spec"]["gpu_cluster"]["id"].is_string(), "{asked}");
 }
 
 #[tokio::test(start_paused = true)]

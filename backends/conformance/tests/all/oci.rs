@@ -7,7 +7,7 @@ use dstack_backend_kit::{
     CANARY, Cloud, Driver, Emulator as _, Fault, Subject, checks, checks_of, extended, machine, machine_in,
     machine_of, requirements, with_machine, with_machines_in,
 };
-use dstack_compute::{ComputeError, ConfigureError, Machine};
+use dstack_compute::{ComputeError, ConfigureError, Machine, Removal};
 use dstack_emulator_oci::{ENCRYPTED_KEY, FINGERPRINT, HOME, KEY, OTHER, Oci, PENDING, TENANCY, USER};
 use dstack_model::instances::InstanceAvailability;
 use dstack_model::offers::InstanceOfferWithAvailability;
@@ -120,6 +120,36 @@ async fn credentials() {
 #[tokio::test(start_paused = true)]
 async fn offers() {
     checks::offers(&cloud().await).await;
+}
+
+/// `regions` may have had more of them before.
+#[tokio::test(start_paused = true)]
+async fn what_was_left_in_a_region_that_is_not_configured_any_more_is_found_and_ended() {
+    let mut cloud = prepared(&[HOME, OTHER]);
+    let subject = machine_in(&cloud, HOME).await;
+    Driver::new(&cloud).make(&subject).await.unwrap();
+    cloud.config["regions"] = json!([OTHER]);
+    let backend = cloud.open();
+    let left = backend.inventory().await.unwrap();
+    assert_eq!((left.len(), left[0].region.as_str()), (1, HOME), "{left:?}");
+    // One that does not tell hides no other, and is named.
+    cloud.faults().away(Some(HOME));
+    let told = backend.inventory_by_region().await.unwrap();
+    let missing: Vec<_> = told
+        .missing
+        .iter()
+        .map(|missing| missing.region.as_str())
+        .collect();
+    assert_eq!((told.owned.len(), missing), (0, vec![HOME]));
+    assert!(
+        backend.inventory().await.is_err(),
+        "what may be there is not known"
+    );
+    cloud.faults().away(None);
+    while backend.remove_owned(&left[0]).await != Ok(Removal::Gone) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    assert_eq!(cloud.emulator.ledger().alive(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -64,6 +64,37 @@ checks_of!(machines: one_vm, machines_of_both_kinds);
 checks_of!(machines_of_bare_metal: one_of_metal, machines_of_both_kinds;
     whole_life, sold_out, loss, any_fault_anywhere, another_attempt, left_behind, removed_before_listed, soak);
 
+/// Everybody is told the plans: only what an account may have shows that its key is none any more.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_refused_is_an_error_also_where_only_dedicated_gpus_are_asked_for() {
+    let mut refused = 0;
+    for nth in 1..20 {
+        let cloud = cloud();
+        cloud.faults().at(nth, Fault::Refused(401));
+        let offers = cloud.open().offers(&Cloud::requirements()).await;
+        if cloud.faults().happened() {
+            assert!(
+                matches!(offers, Err(ComputeError::Credentials(_))),
+                "{nth}: {offers:?}"
+            );
+            refused += 1;
+        }
+    }
+    assert!(refused > 3, "the regions are asked one by one");
+    // A region that does not tell has none, and the others are as before.
+    let cloud = cloud();
+    cloud.faults().at(refused, Fault::Refused(404));
+    assert!(
+        !cloud
+            .open()
+            .offers(&Cloud::requirements())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert!(cloud.faults().happened());
+}
+
 #[tokio::test(start_paused = true)]
 async fn credentials() {
     checks::credentials(&cloud()).await;

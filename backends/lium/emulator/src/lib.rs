@@ -65,6 +65,10 @@ struct Cloud {
     sold_out: bool,
     has_no_money: bool,
     maps_one_port_only: bool,
+    /// A call with a key that was used makes another pod.
+    forgets_keys: bool,
+    /// Events are not told to who comes with a key.
+    hides_events: bool,
     limits_calls: bool,
     /// When the calls of the last minute were made.
     calls: VecDeque<Instant>,
@@ -214,6 +218,16 @@ impl Lium {
         self.lock().maps_one_port_only = true;
     }
 
+    /// A Lium that does not know repeated calls: each makes a pod.
+    pub fn forget_keys(&self) {
+        self.lock().forgets_keys = true;
+    }
+
+    /// What happened to pods is not told.
+    pub fn hide_events(&self) {
+        self.lock().hides_events = true;
+    }
+
     /// No more than [`CALLS`] in a minute are answered.
     pub fn limit_calls(&self) {
         self.lock().limits_calls = true;
@@ -266,10 +280,8 @@ impl Lium {
             ("GET", ["users", "me"]) => {
                 Ok(json!({"id": "u-1", "email": "jdoe@example.com", "balance": 42.0}))
             }
-            ("GET", ["version"]) => {
-                Ok(json!({"version": "2026.10.1", "features": ["rent_idempotency", "workspaces"]}))
-            }
-            ("GET", ["users", "me", "events"]) => Ok(self.events()),
+            ("GET", ["version"]) => Ok(self.version()),
+            ("GET", ["users", "me", "events"]) => self.events(),
             ("GET", ["pods"]) => Ok(self.pods()),
             ("GET", ["pods", id]) => self.pod(id),
             ("DELETE", ["pods", id]) => self.delete_pod(id),
@@ -311,17 +323,33 @@ impl Lium {
         )
     }
 
-    /// Newest first, with pods that are deleted.
-    fn events(&self) -> Value {
+    /// Newest first, with pods that are deleted. They are told at once, however late lists are.
+    fn events(&self) -> Answer {
         let state = self.lock();
-        let listed = state.pods.iter().rev();
-        let listed = listed.filter(|pod| pod.listed_at <= Instant::now());
-        let event = |pod: &Pod| {
-            json!({"id": 1, "pod_id": pod.id, "pod_name": pod.name, "from_status": null,
-                "to_status": pod.status(self.0.pace), "event_type": "pod", "sub_event_type": "pod-create.request",
-                "created_at": "2026-10-01T12:00:00"})
+        if state.hides_events {
+            return Err((401, "invalid_api_key"));
+        }
+        let event = |pod: &Pod, from: Option<&str>, to: &str, kind: &str| {
+            json!({"id": 1, "pod_id": pod.id, "pod_name": pod.name, "from_status": from, "to_status": to,
+                "event_type": "pod", "sub_event_type": kind, "created_at": "2026-10-01T12:00:00"})
         };
-        json!(listed.map(event).collect::<Vec<_>>())
+        let mut events = Vec::new();
+        for pod in state.pods.iter().rev() {
+            if pod.deleted_at.is_some() {
+                let status = pod.status(self.0.pace);
+                events.push(event(pod, Some("RUNNING"), status, "pod-delete.request"));
+            }
+            events.push(event(pod, None, "PENDING", "pod-create.request"));
+        }
+        Ok(json!(events))
+    }
+
+    fn version(&self) -> Value {
+        let features = match self.lock().forgets_keys {
+            true => vec!["workspaces"],
+            false => vec!["rent_idempotency", "workspaces"],
+        };
+        json!({"version": "2026.10.1", "features": features})
     }
 
     fn pod(&self, id: &str) -> Answer {
@@ -350,7 +378,8 @@ impl Lium {
         let key = key.ok_or((422, "idempotency_key_required"))?.to_owned();
         let asked = json!([node, body]);
         let mut state = self.lock();
-        if let Some((_, before, answer)) = state.rents.iter().find(|(known, ..)| *known == key) {
+        let mut rents = state.rents.iter().filter(|_| !state.forgets_keys);
+        if let Some((_, before, answer)) = rents.find(|(known, ..)| *known == key) {
             return match *before == asked {
                 true => answer.clone(),
                 false => Err((422, "idempotency_key_reused")),

@@ -12,6 +12,7 @@ mod auth;
 mod codec;
 mod http;
 mod instances;
+mod sold;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -462,6 +463,12 @@ impl Nebius {
             ("nebius.iam.v2.ProjectService", "List") => of("ListProjectsRequest", "v2.ListProjectsResponse"),
             ("nebius.vpc.v1.SubnetService", "List") => of("ListSubnetsRequest", "ListSubnetsResponse"),
             ("nebius.common.v1.OperationService", "Get") => of("GetOperationRequest", "Operation"),
+            ("nebius.compute.v1.PlatformService", "List") => {
+                of("ListPlatformsRequest", "ListPlatformsResponse")
+            }
+            ("nebius.billing.v1alpha1.CalculatorService", "Estimate") => {
+                of("EstimateRequest", "EstimateResponse")
+            }
             _ => None,
         }
     }
@@ -516,6 +523,16 @@ impl Nebius {
                     TENANT => self.page(asked, seen.collect()),
                     other => Err(missing(other)),
                 }
+            }
+            (None, "nebius.compute.v1.PlatformService", _) => {
+                self.may_look_into(text(asked, "parent_id"))?;
+                self.page(asked, sold::platforms(region_of(text(asked, "parent_id"))))
+            }
+            (None, "nebius.billing.v1alpha1.CalculatorService", _) => {
+                let asked = &asked["resource_spec"]["compute_instance_spec"];
+                let project = text(&asked["metadata"], "parent_id");
+                self.may_look_into(project)?;
+                sold::estimate(region_of(project), &asked["spec"])
             }
             _ => {
                 self.may_look_into(text(asked, "parent_id"))?;

@@ -138,7 +138,7 @@ impl Catalog {
         let Some(dir) = self.settings.dir.clone() else {
             return report;
         };
-        match task::blocking("catalog.read", move || read_some(&dir, Provider::offline())).await {
+        match task::blocking("catalog.read", move || read_some(&dir, Provider::in_folders())).await {
             Ok(Ok(found)) => {
                 report.warnings = found.warnings;
                 report.failed.extend(

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::json::Json;
+use crate::accelerators;
 use crate::collect::{round_to, sort_by_price};
 use crate::http::Http;
-use crate::{CollectError, Filter, Item, OnlineProvider, Provider, ProviderData, Vendor};
+use crate::{CollectError, Filter, Item, OnlineProvider, Provider, ProviderData, Vendor, tell_not_offered};
 
 /// Where the API is.
 pub const API_URL: &str = "https://app.daytona.io/api";
@@ -23,8 +24,9 @@ const GPU_LOCATION: &str = "earth";
 const MOST_GPUS: i64 = 8;
 
 /// A model that sandboxes can have.
-struct Gpu {
-    api_name: &'static str,
+#[derive(Clone, Copy)]
+struct Gpu<'a> {
+    api_name: &'a str,
     name: &'static str,
     vendor: Vendor,
     memory: f64,
@@ -32,7 +34,13 @@ struct Gpu {
     ram: f64,
 }
 
-const fn gpu(api_name: &'static str, name: &'static str, vendor: Vendor, memory: f64, ram: f64) -> Gpu {
+const fn gpu(
+    api_name: &'static str,
+    name: &'static str,
+    vendor: Vendor,
+    memory: f64,
+    ram: f64,
+) -> Gpu<'static> {
     Gpu {
         api_name,
         name,
@@ -42,7 +50,7 @@ const fn gpu(api_name: &'static str, name: &'static str, vendor: Vendor, memory:
     }
 }
 
-const GPUS: [Gpu; 7] = [
+const GPUS: [Gpu<'static>; 7] = [
     gpu("B300", "B300", Vendor::Nvidia, 270.0, 100.0),
     gpu("H100", "H100", Vendor::Nvidia, 80.0, 100.0),
     gpu("H200", "H200", Vendor::Nvidia, 141.0, 100.0),
@@ -51,6 +59,9 @@ const GPUS: [Gpu; 7] = [
     gpu("RTX-5090", "RTX5090", Vendor::Nvidia, 32.0, 50.0),
     gpu("RTX-4090", "RTX4090", Vendor::Nvidia, 24.0, 50.0),
 ];
+
+/// GiB of RAM per GPU when balancing, of models that are not listed above.
+const NEW_GPU_RAM: f64 = 100.0;
 
 /// Free GPUs by API name: on-demand and spot.
 type Capacity = BTreeMap<String, (i64, i64)>;
@@ -286,10 +297,10 @@ fn gpu_offers(prices: &Prices<'_>, filter: &Filter, balance: bool, capacity: Opt
     let mut items = Vec::new();
     for priced in prices.gpus {
         let api_name = priced.text("type").unwrap_or_default();
-        let Some(gpu) = GPUS.iter().find(|gpu| gpu.api_name == api_name) else {
-            if api_name != "B200" {
-                tracing::warn!(gpu = api_name, "Skipping an unknown Daytona GPU");
-            }
+        let Some(gpu) = model(api_name) else {
+            let why =
+                "Daytona does not tell the memory of GPUs, and the table of GPUs does not have this one";
+            tell_not_offered("Daytona", api_name, why);
             continue;
         };
         let free = capacity.map(|capacity| capacity.get(api_name).copied().unwrap_or((0, 0)));
@@ -301,15 +312,34 @@ fn gpu_offers(prices: &Prices<'_>, filter: &Filter, balance: bool, capacity: Opt
             let rates = if spot { prices.spot } else { prices.on_demand };
             items.extend(
                 (1..=free.min(MOST_GPUS))
-                    .filter_map(|count| gpu_offer(gpu, count, price, rates, spot, filter, balance)),
+                    .filter_map(|count| gpu_offer(&gpu, count, price, rates, spot, filter, balance)),
             );
         }
     }
     items
 }
 
+/// Of one that is not listed above, what the table of GPUs has, if that is one thing only.
+fn model(api_name: &str) -> Option<Gpu<'_>> {
+    if let Some(listed) = GPUS.iter().find(|gpu| gpu.api_name == api_name) {
+        return Some(*listed);
+    }
+    let name = api_name.replace('-', "");
+    let mut known = accelerators::find(&name);
+    let (one, None) = (known.next()?, known.next()) else {
+        return None;
+    };
+    Some(Gpu {
+        api_name,
+        name: one.name,
+        vendor: one.vendor,
+        memory: f64::from(one.memory_gib),
+        ram: NEW_GPU_RAM,
+    })
+}
+
 fn gpu_offer(
-    gpu: &Gpu,
+    gpu: &Gpu<'_>,
     count: i64,
     price: f64,
     rates: Rates,
@@ -375,6 +405,17 @@ mod tests {
         let regions = read_regions(&json!([{"id": "us"}, {"id": ""}, {"name": "eu"}])).unwrap();
         assert_eq!(regions, ["us"]);
         read_regions(&json!({})).unwrap_err();
+    }
+
+    #[test]
+    fn a_model_that_is_new_there_is_looked_for_in_the_table_of_gpus() {
+        let found = |api_name: &str| model(api_name).map(|gpu| (gpu.name, gpu.vendor, gpu.memory));
+        assert_eq!(found("B200"), Some(("B200", Vendor::Nvidia, 180.0)));
+        assert_eq!(found("RTX-PRO-4500"), Some(("RTXPRO4500", Vendor::Nvidia, 32.0)));
+        assert_eq!(found("B300"), Some(("B300", Vendor::Nvidia, 270.0)));
+        // It comes with 40 GiB, and with 80.
+        assert_eq!(found("A100"), None);
+        assert_eq!(found("NEW"), None);
     }
 
     #[test]

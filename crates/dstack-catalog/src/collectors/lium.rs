@@ -10,7 +10,7 @@ use super::json::Json;
 use crate::accelerators::{correct_memory_gib, find_of};
 use crate::collect::{round_to, sort_by_price};
 use crate::http::Http;
-use crate::{CollectError, Filter, Item, OnlineProvider, Provider, ProviderData, Vendor};
+use crate::{CollectError, Filter, Item, OnlineProvider, Provider, ProviderData, Vendor, tell_not_offered};
 
 /// Where the feed is.
 pub const NODES_URL: &str = "https://lium.io/api/public/v1/nodes";
@@ -101,11 +101,8 @@ impl Node {
         }
         let gpu = gpu_name(node.text("gpu_model")?);
         if find_of(&gpu, &[Vendor::Nvidia]).is_none() {
-            tracing::warn!(
-                node = id,
-                model = node.text("gpu_model"),
-                "Skipping a Lium node of unknown GPU"
-            );
+            let why = "the table of GPUs does not have it";
+            tell_not_offered("Lium", node.text("gpu_model").unwrap_or_default(), why);
             return None;
         }
         let gpu_memory = correct_memory_gib(&gpu, loose_number(node, "gpu_memory_gb")? * 1024.0);

@@ -12,7 +12,7 @@ use super::json::Json;
 use crate::accelerators::{find_of, is_nvidia_superchip, vendor_of};
 use crate::collect::sort_by_price;
 use crate::http::{Http, HttpError};
-use crate::{CollectError, CpuArch, Filter, Item, OnlineProvider, Provider, Vendor};
+use crate::{CollectError, CpuArch, Filter, Item, OnlineProvider, Provider, Vendor, tell_not_offered};
 
 /// Where the API is.
 pub const API_URL: &str = "https://api.vultr.com/v2";
@@ -215,7 +215,8 @@ fn with_gpu(offer: Item, count: i64, name: &str, memory: f64) -> Option<Item> {
 fn known(table: &[Details], id: &str) -> Option<Details> {
     let found = table.iter().find(|(known, ..)| *known == id).copied();
     if found.is_none() {
-        tracing::warn!(plan = id, "Skipping an unknown Vultr GPU plan");
+        let why = "Vultr does not tell which GPUs such plans have, and nobody knows it here";
+        tell_not_offered("Vultr", id, why);
     }
     found
 }
@@ -239,7 +240,11 @@ fn instance_plan(plan: &Value) -> Option<Item> {
         }
         "vcg" => {
             let name = plan.text("gpu_type")?.split('_').nth(1)?;
-            let full = full_memory(name)?;
+            let Some(full) = full_memory(name) else {
+                let why = format!("the table of GPUs does not have {name}: how many a plan has is not known");
+                tell_not_offered("Vultr", &offer.instance_name, &why);
+                return None;
+            };
             let total = plan.number("gpu_vram_gb")?;
             let count = (total / full).floor().max(1.0); // a fraction of a GPU counts as one
             with_gpu(offer, count as i64, name, total / count)

@@ -138,6 +138,11 @@ fn variable<'a>(deployment: &'a Deployment, name: &str) -> Option<&'a str> {
     found.map(|(_, value)| value.as_str())
 }
 
+/// Whether the agent is told to run tasks in containers, as it does by itself.
+pub(super) fn needs_docker(deployment: &Deployment) -> bool {
+    matches!(variable(deployment, "DSTACK_SHIM_RUNTIME"), None | Some("docker"))
+}
+
 /// What a host must have to be used.
 struct Wants {
     docker: bool,
@@ -147,8 +152,7 @@ struct Wants {
 
 impl Wants {
     fn of(deployment: &Deployment) -> Self {
-        // Otherwise its agent is told to run tasks as processes.
-        let docker = matches!(variable(deployment, "DSTACK_SHIM_RUNTIME"), None | Some("docker"));
+        let docker = needs_docker(deployment);
         Self {
             docker,
             toolkit: docker && deployment.gpu_devices.is_empty(),

@@ -142,6 +142,7 @@ mod tests {
             authorized_keys: Vec::new(),
             token: "t0ken".into(),
             gpu_devices: Vec::new(),
+            install_docker: false,
             env: env
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use dstack_agent_api::container::ContainerPaths;
-use dstack_compute::JobNeeds;
+use dstack_compute::{JobNeeds, MachineSetup};
 use dstack_control::keys::Keys;
 use dstack_engine::operations::hosts::is_machine_of;
 use dstack_engine::{
@@ -198,6 +198,13 @@ impl SshHosts {
             }
         };
         let gone = || HostError::Refused("the fleet does not have this host any more".to_owned());
+        // What is on hosts of their own, their owners decide.
+        let machine = host
+            .instance
+            .job_provisioning_data
+            .as_deref()
+            .filter(|_| host.fleet.spec.configuration.ssh_config.is_none());
+        let setup = machine.map(MachineSetup::of).unwrap_or_default();
         Ok(Deployment {
             reach: known.or_else(named).ok_or_else(gone)?,
             authorized_keys: vec![self.project_key(host.fleet.project_id).await?],
@@ -208,6 +215,7 @@ impl SshHosts {
                 .of_instance(project, instance)
                 .await
                 .map_err(no_token)?,
+            install_docker: setup.install_docker,
         })
     }
 
