@@ -238,7 +238,7 @@ impl Deployer {
     async fn probe(&self, deployment: &Deployment) -> Result<Outcome, DeployError> {
         let reach = &deployment.reach;
         let installed = match deployment.install_docker && probe::needs_docker(deployment) {
-            true => docker::install_if_missing(&Host::open(&self.pool, reach).await?).await?,
+            true => docker::install_if_missing(&Host::open(self, reach).await?).await?,
             false => String::new(),
         };
         let found = probe::probe(self, deployment, reach).await?;
