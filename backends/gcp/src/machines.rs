@@ -33,6 +33,9 @@ const MACHINE: &str = "instance";
 /// What is noted before an instance is asked for. It is no piece of Google's.
 const CHOICE: &str = "choice of the instance";
 
+/// The operation of an attempt that came to nothing. What another call of it makes all the same is being deleted, and never used.
+const GIVEN_UP: &str = "attempt that was given up";
+
 /// Pause while it shows whether there is room for a machine.
 const MAKES_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -165,6 +168,27 @@ async fn forget_choice(call: &Call<'_>) -> Result<(), ComputeError> {
     forgotten.await.map(drop)
 }
 
+fn is_given_up(launched: &Launched, call: &Call<'_>) -> Result<bool, ComputeError> {
+    let given_up: Option<String> = call.made(GIVEN_UP)?;
+    Ok(given_up.is_some() && given_up == launched.operation)
+}
+
+async fn give_up(launched: &Launched, call: &Call<'_>) -> Result<(), ComputeError> {
+    if let Some(operation) = &launched.operation
+        && !is_given_up(launched, call)?
+    {
+        forget_given_up(call).await?;
+        call.choose(GIVEN_UP, operation.clone()).await?;
+    }
+    Ok(())
+}
+
+async fn forget_given_up(call: &Call<'_>) -> Result<(), ComputeError> {
+    let gone = async |_: String| Ok(Removal::Gone);
+    let forgotten = call.unmake(GIVEN_UP, None, Duration::ZERO, async || Ok(None), gone);
+    forgotten.await.map(drop)
+}
+
 /// What was made, and where.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -209,7 +233,9 @@ impl Gcp {
             State::Starts | State::Runs => false,
         });
         match instance {
-            Some(instance) if !may_have_failed => running(&choice, instance),
+            Some(instance) if !may_have_failed && !is_given_up(&launched, call)? => {
+                running(&choice, instance)
+            }
             instance => self.not_there(want, &choice, &launched, instance, call).await,
         }
     }
@@ -245,6 +271,7 @@ impl Gcp {
         };
         let removal = call.unmake(MACHINE, made, LISTED_WITHIN, find, delete).await?;
         if removal == Removal::Gone {
+            forget_given_up(call).await?;
             forget_choice(call).await?;
         }
         Ok(removal)
@@ -436,6 +463,11 @@ impl Gcp {
         };
         let told = match outcome {
             Outcome::Failed(told) => told,
+            Outcome::Over if is_given_up(launched, call)? => {
+                // Google has forgotten the operation meanwhile.
+                let error = ComputeError::NoCapacity(format!("there was no room in {}", choice.site.zone));
+                return self.try_elsewhere(want, choice, error, call).await;
+            }
             Outcome::Over if let Some(instance) = &ends => return running(choice, instance.clone()),
             Outcome::Over if !launched.made.is_new(call) => {
                 return Err(ComputeError::Broken(format!(
@@ -452,6 +484,18 @@ impl Gcp {
             // All else is so in all zones.
             error => return Err(error),
         };
+        give_up(launched, call).await?;
+        self.try_elsewhere(want, choice, error, call).await
+    }
+
+    /// Goes on to the next zone once nothing is left of the attempt in the last one.
+    async fn try_elsewhere(
+        &self,
+        want: &MachineRequest,
+        choice: &Choice,
+        error: ComputeError,
+        call: &Call<'_>,
+    ) -> Result<Step<Running>, ComputeError> {
         // As long as another call for it is on its way, it may be made in this zone all the same.
         let delete = async |launched: Launched| self.terminate(&choice.site, &launched.made.id).await;
         let removal = call
