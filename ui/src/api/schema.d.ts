@@ -5485,6 +5485,8 @@ export interface components {
             blocks?: number;
             /** @description Blocks of the instance. */
             total_blocks?: number;
+            /** @description Number of instances that its backend makes of it as one, where that is fixed: it is for runs of so many nodes. Left out of answers when unset, as dstack 0.22.5 has no such offers. */
+            group_size?: number | null;
         };
         /**
          * InstanceOfferWithAvailability
@@ -5520,6 +5522,8 @@ export interface components {
             blocks: number;
             /** @description Blocks of the instance. */
             total_blocks: number;
+            /** @description Number of instances that its backend makes of it as one, where that is fixed: it is for runs of so many nodes. Left out of answers when unset, as dstack 0.22.5 has no such offers. */
+            group_size?: number | null;
         };
         /**
          * InstanceType
