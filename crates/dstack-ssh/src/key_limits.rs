@@ -36,7 +36,7 @@ mod tests {
     fn no_nonce_of_chacha20_is_used_twice_and_openssh_goes_first() {
         let least_bytes_of_a_packet = 1 + 4 + 4;
         assert!(BEFORE_NONCES_REPEAT / least_bytes_of_a_packet < 1 << 32);
-        assert!(AFTER_OPENSSH > 16 << 32);
+        const { assert!(AFTER_OPENSSH > 16 << 32) };
         let limits = peer_renews_keys();
         assert_eq!(limits.rekey_write_limit, limits.rekey_read_limit);
         assert_eq!(limits.rekey_read_limit == AFTER_OPENSSH, has_aes());
