@@ -93,7 +93,7 @@ fn command(workload: &Workload) -> String {
 }
 
 /// Where a container is reached through the SSH server of the other server's agent in it, users go through that too, into which the run
-/// lets the first key alone. The others may only go on from there.
+/// lets the first key alone. All of them may log in as root by ours in the same container.
 fn let_keys_in(authorized_keys: &[String]) -> String {
     let others: Vec<&str> = authorized_keys.iter().skip(1).map(String::as_str).collect();
     if others.is_empty() {
@@ -101,7 +101,7 @@ fn let_keys_in(authorized_keys: &[String]) -> String {
     }
     format!(
         "(\numask 077\nmkdir -p /root/.ssh\nwhile read -r key; do\n  \
-         printf '\\ncommand=\"/bin/false\" %s\\n' \"$key\" >> /root/.ssh/authorized_keys\n\
+         printf '\\n%s\\n' \"$key\" >> /root/.ssh/authorized_keys\n\
          done <<'END_OF_KEYS'\n{}\nEND_OF_KEYS\n)\n",
         others.join("\n")
     )
