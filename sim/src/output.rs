@@ -116,6 +116,7 @@ impl Inputs for SimInputs {
                 false => "registry.example/image".to_owned(),
             },
             credentials: Some(("somebody".to_owned(), password)),
+            are_credentials_servers: false,
         })
     }
     async fn ssh_keys(&self, _job: &JobSnapshot) -> Result<SshKeys, InputsError> {

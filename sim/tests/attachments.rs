@@ -1224,6 +1224,7 @@ async fn a_task_without_one_of_its_volumes_is_refused() {
         let image = Image {
             name: "image".to_owned(),
             credentials: None,
+            are_credentials_servers: false,
         };
         let access = Access {
             ssh_keys: SshKeys::default(),

@@ -75,6 +75,8 @@ pub(crate) struct Tokens {
     cli: AzureCli,
     /// Whether the last token was of that: then the machine has no identity.
     is_of_cli: AtomicBool,
+    /// Whether it has one: then nobody else's is used, however long the metadata service is silent.
+    has_identity: AtomicBool,
     identity: Identity,
     login: ApiClient,
     metadata: ApiClient,
@@ -171,6 +173,7 @@ impl Tokens {
             tenant: config.tenant_id.clone(),
             cli: AzureCli::installed(),
             is_of_cli: AtomicBool::new(false),
+            has_identity: AtomicBool::new(false),
             identity,
             login,
             metadata: backend_env.api(BackendType::Azure, METADATA, METADATA_LIMITS)?,
@@ -247,9 +250,12 @@ impl Tokens {
         }
         let asked = self.ask_metadata(client).await;
         let refused = match asked {
-            Err(error) if has_no_identity(&error) => error,
+            Err(error) if has_no_identity(&error) && !self.has_identity.load(Ordering::Relaxed) => error,
             Err(error) => return Err(AzureError::of_login(error)),
-            Ok(granted) => return Ok(granted),
+            Ok(granted) => {
+                self.has_identity.store(true, Ordering::Relaxed);
+                return Ok(granted);
+            }
         };
         let cause = match self.ask_cli().await {
             Ok(granted) => {

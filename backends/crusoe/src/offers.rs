@@ -145,7 +145,7 @@ fn row(size: &Size, location: &str, prices: &Prices) -> Result<Item, String> {
     let listed = prices.of_size(&size.product_name, location);
     let no_price = |of: &str| {
         format!(
-            "Crusoe's API tells no prices, and none of {of} is known: put one for {} into `crusoe.csv` of the catalogue's folder",
+            "Crusoe's API tells no prices, and none of {of} is known: put one for {} into `crusoe.csv`, beside the files of the other vendors in the folder that GPUHUNT_CATALOG_DIR names",
             size.product_name
         )
     };

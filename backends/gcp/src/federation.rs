@@ -190,7 +190,10 @@ impl External {
                 let text = fs_err::read_to_string(path).map_err(|error| why(error.to_string()))?;
                 (text, path.display().to_string())
             }
-            Source::Url { url, headers } => (ask(env, url, headers).await?, one_line(url.as_str())),
+            Source::Url { url, headers } => {
+                let host = url.host_str().unwrap_or_default().to_owned();
+                (ask(env, url, headers).await?, host)
+            }
         };
         let token = match &self.field {
             None => Some(text.trim().to_owned()),

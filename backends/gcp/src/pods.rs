@@ -260,6 +260,14 @@ fn commands(workload: &Workload) -> Result<String, ComputeError> {
     let image = workload.image.as_str();
     let mut commands = String::new();
     if let Some(login) = &workload.registry {
+        // Jobs can read what their host has in its metadata.
+        if login.is_servers {
+            return Err(ComputeError::Refused(
+                "the login to the server's default registry would be seen by jobs on TPUs with several hosts: name a registry with the image, \
+                 or set `registry_auth`"
+                    .to_owned(),
+            ));
+        }
         let words = [
             "docker",
             "login",
@@ -379,6 +387,7 @@ mod tests {
             registry: Some(RegistryLogin {
                 username: "it's me".to_owned(),
                 password: "pass $word".into(),
+                is_servers: false,
             }),
             shm_mib: Some(64),
             folders: vec![MountedFolder {
@@ -405,6 +414,28 @@ mod tests {
             (said.as_str(), is_done),
             ("denied\ndenied\ndenied\ndenied\ndenied\n", false)
         );
+    }
+
+    #[test]
+    fn the_servers_own_login_is_not_shown_to_jobs() {
+        let login = |is_servers| RegistryLogin {
+            username: "robot".to_owned(),
+            password: "secret".into(),
+            is_servers,
+        };
+        let of = |is_servers| {
+            let one = || Workload {
+                registry: Some(login(is_servers)),
+                ..workload("plain")
+            };
+            startup(&want(vec![one(), one()]))
+        };
+        let error = of(true).unwrap_err().to_string();
+        assert!(
+            error.contains("`registry_auth`") && !error.contains("secret"),
+            "{error}"
+        );
+        of(false).unwrap();
     }
 
     #[test]

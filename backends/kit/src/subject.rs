@@ -217,6 +217,7 @@ fn workload() -> Workload {
         registry: Some(RegistryLogin {
             username: "puller".to_owned(),
             password: CANARY.into(),
+            is_servers: false,
         }),
         script: "sleep infinity".to_owned(),
         authorized_keys: vec![KEY.to_owned()],

@@ -26,8 +26,6 @@ pub(crate) const NAME_LENGTH: usize = 63;
 
 const LOGIN: &str = "registry login";
 const TEMPLATE: &str = "template";
-/// By it, a repeated call for the pod is known: a [`Rent`], which is made here.
-const RENT_KEY: &str = "key of the rent";
 pub(crate) const POD: &str = "pod";
 /// A pod of dstack 0.22.5, found by its name.
 const FOUND: &str = "found pod";
@@ -110,11 +108,7 @@ impl Lifecycle<Container> for Lium {
         };
         let find = || self.find_template(&name, call);
         let shape: Made = call.make(TEMPLATE, LISTED_WITHIN, create, find).await?;
-        let key = Rent {
-            key: self.kind.env.random.uuid().to_string(),
-            since: call.now(),
-        };
-        let key: Rent = call.choose(RENT_KEY, key).await?;
+        let key = Rent::chosen(self.kind.env.random.uuid().to_string(), call).await?;
         let body = rent(want, &name, &shape.id)?;
         let made = self.rent_once(node, &name, &key, &body, call).await?;
         let waiting = |doing: &str| Step::Underway {
@@ -190,20 +184,17 @@ impl Lifecycle<Container> for Lium {
             id = Some(found?.id);
         }
         let pod = id.map(Made::long_ago);
-        let find = || self.find_pod(&name, None, call);
+        // Lists may be late.
+        let find = async || match Rent::noted(call)? {
+            Some(rent) => self.find_rented(None, &name, &rent, call).await,
+            None => self.find_pod(&name, None, call).await,
+        };
         let delete = async |pod: Made| Ok(pod.removal(call, self.delete_pod(&pod.id).await?, ENDS_INTERVAL));
         let removal = call.unmake(POD, pod, LISTED_WITHIN, find, delete).await?;
         if removal != Removal::Gone {
             return Ok(removal);
         }
-        let nowhere = async || Ok(None);
-        let forget = async |_: Rent| Ok(Removal::Gone);
-        let removal = call
-            .unmake(RENT_KEY, None, Duration::ZERO, nowhere, forget)
-            .await?;
-        if removal != Removal::Gone {
-            return Ok(removal);
-        }
+        Rent::forget(call).await?;
         let shape = stored.template_id.map(Made::long_ago);
         let find = || self.find_template(&name, call);
         let delete = async |shape: Made| {

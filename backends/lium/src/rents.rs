@@ -3,16 +3,23 @@
 use std::time::Duration;
 
 use dstack_backend::Made;
-use dstack_compute::{Call, ComputeError, LISTED_WITHIN};
+use dstack_compute::{Call, ComputeError, LISTED_WITHIN, Removal};
 use dstack_units::Time;
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::Lium;
 use crate::client::Event;
 use crate::pods::POD;
 use crate::requests::{not_made, told};
+
+/// By it, a repeated call for the pod is known. It is made here.
+const RENT_KEY: &str = "key of the rent";
+
+/// When it was made.
+const RENT_TIME: &str = "time of the rent";
 
 /// What Lium says that it can if a repeated call with the same key makes no second pod.
 const KEEPS_KEYS: &str = "rent_idempotency";
@@ -24,8 +31,7 @@ const KEYS_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
 /// What a call for a pod is known by, however often it is made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Noted")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rent {
     /// The key of idempotency.
     pub(crate) key: String,
@@ -33,24 +39,39 @@ pub(crate) struct Rent {
     pub(crate) since: Time,
 }
 
-/// As it is read: earlier builds noted the key alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Noted {
-    Key(String),
-    Rent { key: String, since: Time },
+impl Rent {
+    /// Noted, if it is not yet. Builds before this one note, and read, the key alone.
+    pub(crate) async fn chosen(key: String, call: &Call<'_>) -> Result<Self, ComputeError> {
+        let is_new = call.made::<String>(RENT_KEY)?.is_none();
+        let since = if is_new { call.now() } else { Time::from_millis(0) };
+        let since = call.choose(RENT_TIME, since).await?;
+        let key = call.choose(RENT_KEY, key).await?;
+        Ok(Self { key, since })
+    }
+
+    /// The one that is noted.
+    pub(crate) fn noted(call: &Call<'_>) -> Result<Option<Self>, ComputeError> {
+        let Some(key) = call.made(RENT_KEY)? else {
+            return Ok(None);
+        };
+        let since = call.made(RENT_TIME)?.unwrap_or(Time::from_millis(0));
+        Ok(Some(Self { key, since }))
+    }
+
+    /// The next call has another one.
+    pub(crate) async fn forget(call: &Call<'_>) -> Result<(), ComputeError> {
+        forget::<String>(RENT_KEY, call).await?;
+        forget::<Time>(RENT_TIME, call).await
+    }
 }
 
-impl From<Noted> for Rent {
-    fn from(noted: Noted) -> Self {
-        match noted {
-            Noted::Rent { key, since } => Self { key, since },
-            Noted::Key(key) => Self {
-                key,
-                since: Time::from_millis(0),
-            },
-        }
-    }
+async fn forget<T: Serialize + DeserializeOwned + Send + Sync>(
+    piece: &str,
+    call: &Call<'_>,
+) -> Result<(), ComputeError> {
+    let gone = async |_: T| Ok(Removal::Gone);
+    let forgotten = call.unmake(piece, None, Duration::ZERO, async || Ok(None), gone);
+    forgotten.await.map(drop)
 }
 
 impl Lium {
@@ -66,7 +87,7 @@ impl Lium {
     ) -> Result<Made, ComputeError> {
         let was_asked = call.asked_at(POD).is_some();
         let ask = async || self.rent(node, rent, body, call).await;
-        let find = async || self.find_rented(node, name, rent, call).await;
+        let find = async || self.find_rented(Some(node), name, rent, call).await;
         if was_asked && !self.may_repeat(rent, call).await {
             return call.make(POD, LISTED_WITHIN, ask, find).await;
         }
@@ -112,14 +133,14 @@ impl Lium {
     }
 
     /// A pod that an earlier call has made: in the list, or in what Lium tells of pods, where it may be before.
-    async fn find_rented(
+    pub(crate) async fn find_rented(
         &self,
-        node: &str,
+        node: Option<&str>,
         name: &str,
         rent: &Rent,
         call: &Call<'_>,
     ) -> Result<Option<Made>, ComputeError> {
-        if let Some(found) = self.find_pod(name, Some(node), call).await? {
+        if let Some(found) = self.find_pod(name, node, call).await? {
             return Ok(Some(found));
         }
         let since = rent.since - CLOCK_TOLERANCE;
@@ -169,17 +190,6 @@ mod tests {
         assert!(is_repeatable(&keeps, since, now(23)));
         assert!(!is_repeatable(&keeps, since, now(24)));
         assert!(!is_repeatable(&keeps[..1], since, now(0)));
-    }
-
-    #[test]
-    fn a_key_that_an_earlier_build_noted_is_too_old() {
-        let noted: Rent = serde_json::from_value(json!("2f9b2f5e")).unwrap();
-        assert_eq!(
-            (noted.key.as_str(), noted.since),
-            ("2f9b2f5e", Time::from_millis(0))
-        );
-        let again: Rent = serde_json::from_value(serde_json::to_value(&noted).unwrap()).unwrap();
-        assert_eq!(again, noted);
     }
 
     #[test]

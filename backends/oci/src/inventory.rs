@@ -17,7 +17,7 @@ const ELSEWHERE_LIMIT: Duration = Duration::from_secs(15);
 impl Oci {
     /// What each region has, of those that tell.
     pub(crate) async fn list_owned(&self) -> Result<Inventory, ComputeError> {
-        let regions = self.all_regions().await?;
+        let (regions, hidden) = self.all_regions().await?;
         let asked = regions
             .iter()
             .map(async |region| match self.regions.contains(region) {
@@ -26,6 +26,13 @@ impl Oci {
             });
         let listed = join_all(asked).await;
         let mut inventory = Inventory::default();
+        if let Some(error) = hidden {
+            let region = "those that are not configured".to_owned();
+            inventory.missing.push(MissingRegion {
+                region,
+                error: Some(error),
+            });
+        }
         for (region, listed) in regions.iter().zip(listed) {
             let error = match listed {
                 Ok(Some(owned)) => {
@@ -38,15 +45,15 @@ impl Oci {
             let region = region.clone();
             inventory.missing.push(MissingRegion { region, error });
         }
-        match inventory.missing.len() < regions.len() {
+        match inventory.missing.len() < regions.len() || !inventory.owned.is_empty() {
             true => Ok(inventory),
             false => inventory.into_whole().map(Inventory::whole),
         }
     }
 
-    /// Those of the configuration, and all others that the tenancy is subscribed to. `read tenancies` is not among the rights that the
-    /// documentation asks for: where they are not told, those of the configuration are looked at.
-    async fn all_regions(&self) -> Result<BTreeSet<String>, ComputeError> {
+    /// Those of the configuration, and all others that the tenancy is subscribed to; or why the others are not known. `read tenancies` is
+    /// not among the rights that the documentation asks for: who has not got it knows of no others.
+    async fn all_regions(&self) -> Result<(BTreeSet<String>, Option<ComputeError>), ComputeError> {
         let mut all: BTreeSet<String> = self.regions.iter().cloned().collect();
         match self.client.subscriptions().await {
             Ok(subscribed) => {
@@ -56,9 +63,12 @@ impl Oci {
             Err(error) if is_refused(error.status()) => {
                 tracing::debug!(%error, "only the regions of the configuration are looked at");
             }
-            Err(error) => return told(Err(error)),
+            Err(error) => {
+                let hidden = told::<()>(Err(error)).err();
+                return Ok((all, hidden));
+            }
         }
-        Ok(all)
+        Ok((all, None))
     }
 
     async fn list_owned_in(&self, region: &str) -> Result<Vec<Owned>, ComputeError> {

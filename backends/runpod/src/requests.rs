@@ -458,6 +458,7 @@ mod tests {
             registry: Some(RegistryLogin {
                 username: "u".to_owned(),
                 password: "p".into(),
+                is_servers: false,
             }),
             ..workload()
         };

@@ -502,6 +502,7 @@ mod tests {
         let registry = Some(RegistryLogin {
             username: "u".to_owned(),
             password: "p".into(),
+            is_servers: false,
         });
         for (workloads, expected) in [
             (

@@ -386,6 +386,7 @@ mod tests {
         let login = |user: &str, password: &str| RegistryLogin {
             username: user.to_owned(),
             password: password.into(),
+            is_servers: false,
         };
         for (image, registry) in [
             ("ubuntu", "docker.io"),

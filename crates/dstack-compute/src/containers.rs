@@ -68,6 +68,8 @@ pub struct RegistryLogin {
     pub username: String,
     /// Password or token.
     pub password: Secret,
+    /// It is the server's own, for its default registry: nothing that runs in the container may get it.
+    pub is_servers: bool,
 }
 
 /// A network volume that a container is made with.

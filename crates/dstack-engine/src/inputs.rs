@@ -32,6 +32,8 @@ pub struct Image {
     pub name: String,
     /// User and password of the registry.
     pub credentials: Option<(String, Secret)>,
+    /// The job has none, and those are the server's own.
+    pub are_credentials_servers: bool,
 }
 
 /// Public keys, each a line `type base64 [comment]`.

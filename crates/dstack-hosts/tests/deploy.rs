@@ -924,7 +924,7 @@ impl Machine {
         self.program(
             "apt-get",
             &format!(
-                "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *docker.io) printf '#!/bin/sh\\necho 1.47\\n' > {docker} ;; esac"
+                "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *docker.io) printf '#!/bin/sh\\n[ \"$1\" = ps ] || echo 1.47\\n' > {docker} ;; esac"
             ),
         );
         calls
@@ -1038,10 +1038,17 @@ async fn the_container_toolkit_comes_from_a_source_that_is_there() {
     machine.program(
         "apt-get",
         &format!(
-            "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *nvidia-container-toolkit) printf '#!/bin/sh\\necho \"nvidia-ctk $*\" >> \
-             {calls_text}\\n' > {tool}; chmod 755 {tool} ;; esac"
+            "echo \"apt-get $*\" >> {calls_text}\ncase \"$*\" in *nvidia-container-toolkit) printf '#!/bin/sh\\necho daemon.json is broken; exit 1\\n' \
+             > {tool}; chmod 755 {tool} ;; esac"
         ),
     );
+    let error = deployer.step(&deployment, None).await.unwrap_err().to_string();
+    assert!(
+        error.contains("nvidia-ctk does not tell Docker of NVIDIA's runtime: daemon.json is broken"),
+        "{error}"
+    );
+    // What was installed then is not all of it.
+    machine.program("nvidia-ctk", &format!("echo \"nvidia-ctk $*\" >> {calls_text}"));
     let (told, ..) = deploy(&machine, &pool, &deployment).await.unwrap();
     assert!(
         told[0].starts_with("NVIDIA's container toolkit was installed; the host can be used"),
@@ -1053,4 +1060,6 @@ async fn the_container_toolkit_comes_from_a_source_that_is_there() {
         Some("systemctl restart docker"),
         "{made:?}"
     );
+    deployer.step(&deployment, None).await.unwrap();
+    assert_eq!(lines_of(&calls), made, "it is done once");
 }

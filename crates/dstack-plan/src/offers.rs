@@ -57,8 +57,8 @@ pub struct Query {
     instance_types: Option<Vec<String>>,
     volumes: Vec<Location>,
     /// How many instances are asked for as one; unset: each by itself.
-    // Servers before this one cannot read it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    // Not kept: servers before this one could not read it. Whoever reads a query says it again.
+    #[serde(skip_serializing)]
     nodes: Option<u32>,
 }
 
@@ -113,8 +113,13 @@ impl Query {
     /// For so many nodes of a run, which may be made as one.
     #[must_use]
     pub fn for_nodes(mut self, nodes: u32) -> Self {
-        self.nodes = Some(nodes).filter(|nodes| *nodes > 1);
+        self.set_nodes(nodes);
         self
+    }
+
+    /// See [`Query::for_nodes`].
+    pub fn set_nodes(&mut self, nodes: u32) {
+        self.nodes = Some(nodes).filter(|nodes| *nodes > 1);
     }
 
     /// Only in the backend and region of the first node, if there is one already.
@@ -239,7 +244,9 @@ impl Query {
                 (!is_there).then_some(Unwanted::Zone)
             },
             |query, offer| {
-                let is_reached = volumes::reach_offer(&query.volumes, offer);
+                // What is made of several as one has a place for none.
+                let has_place = offer.group_size.is_none() || query.volumes.is_empty();
+                let is_reached = has_place && volumes::reach_offer(&query.volumes, offer);
                 (!is_reached).then_some(Unwanted::Volume)
             },
             |query, offer| {

@@ -11,7 +11,7 @@ use crate::ciphers::has_aes;
 /// streams at once have. So it only does so after more than that; between two of ours, of which neither is first, after these limits.
 pub fn peer_renews_keys() -> Limits {
     let bytes = match has_aes() {
-        // AES is wanted first, and has nonces of 64 bits.
+        // AES is wanted first, and has nonces of 64 bits. A server that has it not renews keys after 1 GB.
         true => AFTER_OPENSSH,
         false => BEFORE_NONCES_REPEAT,
     };
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_nonce_of_chacha20_is_used_twice_and_openssh_goes_first() {
+    fn nonces_of_chacha20_last_where_it_comes_first_and_openssh_goes_first_with_aes() {
         let least_bytes_of_a_packet = 1 + 4 + 4;
         assert!(BEFORE_NONCES_REPEAT / least_bytes_of_a_packet < 1 << 32);
         const { assert!(AFTER_OPENSSH > 16 << 32) };

@@ -348,6 +348,7 @@ async fn a_run_is_asked_for_as_the_job_needs_it() {
     workload.registry = Some(RegistryLogin {
         username: "${{ secrets.user }}".to_owned(),
         password: "a$b$$c".to_owned().into(),
+        is_servers: false,
     });
     let place = Driver::new(&cloud).make(&subject).await.unwrap();
     let applied = &emulator.applied()[0];

@@ -274,6 +274,7 @@ async fn private_registries_are_refused_before_anything_is_made() {
     subject.want.workload.registry = Some(RegistryLogin {
         username: "puller".to_owned(),
         password: CANARY.into(),
+        is_servers: false,
     });
     let error = Driver::new(&cloud).make(&subject).await.unwrap_err();
     assert!(

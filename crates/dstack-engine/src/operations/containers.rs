@@ -137,11 +137,14 @@ async fn job_of(ctx: &Context, snapshot: &InstanceSnapshot) -> Result<JobSnapsho
 
 fn workload(spec: &JobSpec, image: Image, keys: &[String], volumes: Vec<MountedVolume>) -> Workload {
     let shm = spec.requirements.resources.shm_size.as_ref();
+    let is_servers = image.are_credentials_servers;
     Workload {
         image: image.name,
-        registry: image
-            .credentials
-            .map(|(username, password)| RegistryLogin { username, password }),
+        registry: image.credentials.map(|(username, password)| RegistryLogin {
+            username,
+            password,
+            is_servers,
+        }),
         script: Bootstrap::new(keys.to_vec()).script(),
         authorized_keys: keys.iter().map(|key| without_comment(key)).collect(),
         privileged: spec.privileged,

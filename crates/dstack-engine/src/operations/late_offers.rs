@@ -29,6 +29,14 @@ pub(super) async fn take(
     attempts: &OfferAttempts,
     unanswered: &Unanswered,
 ) -> Result<Step> {
+    let nodes = subject
+        .waiting(ctx)
+        .await?
+        .iter()
+        .map(|(_, job)| job.job_spec.jobs_per_replica)
+        .max();
+    let mut unanswered = unanswered.clone();
+    unanswered.query.set_nodes(nodes.unwrap_or(1));
     let asker = Key::Entity(subject.entity());
     let Some(answer) = offers(ctx, asker, subject.project(), &unanswered.query) else {
         return Ok(Step::Woken(LOOK_INTERVAL));

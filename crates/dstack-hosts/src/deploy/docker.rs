@@ -6,10 +6,10 @@ use super::DeployError;
 use super::host::{As, Host};
 use super::script::script;
 
-/// Of all of it. The parts below end before, so that it is told which of them took so long.
+/// Of Docker, and of NVIDIA's toolkit. The parts below end before, so that it is told which of them took so long.
 const LIMIT: Duration = Duration::from_secs(270);
 
-const INSTALL: &str = r#"
+const FUNCTIONS: &str = r#"
 export DEBIAN_FRONTEND=noninteractive
 within() { # seconds command...
   if have timeout; then timeout -k 5 "$@"; else shift; "$@"; fi
@@ -21,7 +21,7 @@ has_toolkit() {
   for tool in nvidia-container-runtime-hook nvidia-container-runtime nvidia-container-cli nvidia-ctk; do
     have "$tool" && return 0
   done
-  return 1
+  limited docker info --format '{{json .Runtimes}}' 2>/dev/null | grep -q nvidia
 }
 why() { # status output
   if [ "$1" = 124 ] || [ "$1" = 137 ]; then printf 'it took too long: '; fi
@@ -37,6 +37,9 @@ get() { # package remedy
   status=$?
   fail "$1 is not installed, and apt-get does not install it: $(why "$status" "$said")${update:+ ($update)}. $2"
 }
+"#;
+
+const DOCKER: &str = r#"
 if ! has_docker; then
   get docker.io "It is tried again; if that stays so, choose an image that has Docker"
   hash -r
@@ -45,17 +48,29 @@ if ! has_docker; then
 fi
 # Where it does not start, that is told later, with what it says.
 limited docker version >/dev/null 2>&1 || { have systemctl && within 30 systemctl --quiet enable --now docker >/dev/null 2>&1; }
-if has_gpu && ! has_toolkit; then
+return 0
+"#;
+
+const TOOLKIT: &str = r#"
+has_gpu || return 0
+due=$home/nvidia-toolkit-due
+if ! has_toolkit; then
   lists=$(apt-cache policy nvidia-container-toolkit 2>/dev/null | sed -n 's/^ *Candidate: *//p')
   case "$lists" in
     "" | "(none)")
       fail "it has an NVIDIA GPU and no NVIDIA Container Toolkit, and none of its package sources has one: choose an image that has it, \
 or add NVIDIA's source (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit)" ;;
   esac
+  # It is there until Docker has started with the toolkit, whenever that is.
+  { mkdir -p "$home" && : > "$due"; } || fail "$due cannot be written"
   get nvidia-container-toolkit "It is tried again; if that stays so, choose an image that has it"
   hash -r
+fi
+# A start anew would end what runs.
+if [ -e "$due" ] && [ -z "$(limited docker ps --quiet --filter label=ai.dstack.shim.is-task 2>/dev/null)" ]; then
   said=$(nvidia-ctk runtime configure --runtime=docker 2>&1) || fail "nvidia-ctk does not tell Docker of NVIDIA's runtime: $said"
   said=$(systemctl restart docker 2>&1) || fail "Docker does not start again with NVIDIA's runtime: $said"
+  rm -f "$due"
   say toolkit installed
 fi
 return 0
@@ -67,12 +82,16 @@ return 0
 /// # Errors
 /// There is no `apt-get`, it does not install it, or the toolkit is missing in all package sources.
 pub(super) async fn install_if_missing(host: &Host) -> Result<String, DeployError> {
-    let text = script(&[], INSTALL);
-    let said = host.run(As::Root, LIMIT, "installing Docker", &text).await?;
-    let of = |key: &str, done| (said.get(key) == "installed").then_some(done);
-    let done = [
-        of("docker", "Docker was installed"),
-        of("toolkit", "NVIDIA's container toolkit was installed"),
-    ];
-    Ok(done.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    let mut done = Vec::new();
+    for (part, key, told) in [
+        (DOCKER, "docker", "Docker was installed"),
+        (TOOLKIT, "toolkit", "NVIDIA's container toolkit was installed"),
+    ] {
+        let text = script(&[("home", &host.paths.home)], &format!("{FUNCTIONS}{part}"));
+        let said = host.run(As::Root, LIMIT, "installing Docker", &text).await?;
+        if said.get(key) == "installed" {
+            done.push(told);
+        }
+    }
+    Ok(done.join(", "))
 }

@@ -27,12 +27,20 @@ options_of() {
     options=${line##* }
   done
 }
+is_usable() { # folder option
+  options_of "$1"
+  case ,$options, in *,ro,* | *,"$2",*) return 1 ;; esac
+}
+# Whoever was there before stays there, whatever can be used meanwhile.
+has_agent() { # folder
+  [ -e "$1/shim.token" ] || ls "$1" 2>/dev/null | grep -q '^dstack-agent-'
+}
 first_usable() { # key folders option
   for folder in $2; do
-    options_of "$folder"
-    case ,$options, in *,ro,* | *,"$3",*) continue ;; esac
-    say "$1" "$folder"
-    return 0
+    if has_agent "$folder" && is_usable "$folder" "$3"; then say "$1" "$folder"; return 0; fi
+  done
+  for folder in $2; do
+    if is_usable "$folder" "$3"; then say "$1" "$folder"; return 0; fi
   done
 }
 set -f
@@ -111,6 +119,47 @@ mod tests {
         });
         let paths = of_host(&paths, &said);
         (paths.programs, paths.home)
+    }
+
+    /// What a script finds on this machine in these folders.
+    fn found_in(programs: &[&std::path::Path], homes: &[&std::path::Path]) -> (String, String) {
+        let text_of = |path: &&std::path::Path| path.display().to_string();
+        let paths = HostPaths {
+            programs: text_of(&programs[0]),
+            other_programs: programs[1..].iter().map(text_of).collect(),
+            home: text_of(&homes[0]),
+            other_homes: homes[1..].iter().map(text_of).collect(),
+            ..HostPaths::default()
+        };
+        let variables = variables(&paths);
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let text = script(&variables, PLACES);
+        let done = Command::new("sh").args(["-c", &text]).output().unwrap();
+        let said = Said::of(&Output {
+            status: ExitStatus::Code(0),
+            stdout: done.stdout,
+            stderr: Vec::new(),
+        });
+        let paths = of_host(&paths, &said);
+        (paths.programs, paths.home)
+    }
+
+    /// Its former folders could be used when it was set up, and now the usual ones can be as well.
+    #[test]
+    fn an_agent_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = ["usual", "opt", "root", "var"].map(|name| dir.path().join(name));
+        folders
+            .iter()
+            .for_each(|folder| fs_err::create_dir(folder).unwrap());
+        let [usual, opt, root, var] = folders.each_ref().map(|folder| folder.as_path());
+        let of = |programs: &std::path::Path, home: &std::path::Path| {
+            (programs.display().to_string(), home.display().to_string())
+        };
+        assert_eq!(found_in(&[usual, opt], &[root, var]), of(usual, root));
+        fs_err::write(opt.join("dstack-agent-1.2-abc"), "").unwrap();
+        fs_err::write(var.join("shim.token"), "").unwrap();
+        assert_eq!(found_in(&[usual, opt], &[root, var]), of(opt, var));
     }
 
     #[test]

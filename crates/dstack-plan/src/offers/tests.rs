@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use dstack_model::decode::decode_strict;
 use dstack_model::instances::InstanceAvailability;
 use dstack_units::AcceleratorVendor;
 use proptest::prelude::*;
@@ -56,6 +57,16 @@ fn what_is_made_as_one_is_for_runs_of_as_many_nodes() {
         assert_eq!(names(&other.select([&list[..]], None)), ["a3"]);
         assert_eq!(other.accept(&list[1]), Err(Unwanted::Nodes(4)));
     }
+    let place = Location {
+        backend: list[1].backend,
+        region: None,
+        zone: None,
+    };
+    assert_eq!(of(4).at(&[place]).accept(&list[1]), Err(Unwanted::Volume));
+    let mut read: Query = decode_strict(&serde_json::to_value(of(4)).unwrap()).unwrap();
+    assert_eq!(read.accept(&list[1]), Err(Unwanted::Nodes(4)), "it is not kept");
+    read.set_nodes(4);
+    assert!(read.accept(&list[1]).is_ok());
 }
 
 #[test]

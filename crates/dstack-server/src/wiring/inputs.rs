@@ -218,9 +218,11 @@ impl Inputs for SqlInputs {
             false => None,
         };
         let image = efa_image.as_deref().unwrap_or(&spec.image_name);
+        let has_own = own.is_some();
         let (name, credentials) = self.jobs.registry.apply(image, own);
         Ok(Image {
             name,
+            are_credentials_servers: !has_own && credentials.is_some(),
             credentials: credentials.map(|found| (found.username, found.password)),
         })
     }
