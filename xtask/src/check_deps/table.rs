@@ -150,8 +150,13 @@ pub(crate) const PRODUCT: &[Crate] = &[
     ),
     row(
         "dstack-backends",
-        "lists the backends of a build",
-        &["dstack-compute", "dstack-backend", "dstack-backend-*"],
+        "lists the backends of a build, and what collects their offers",
+        &[
+            "dstack-catalog",
+            "dstack-compute",
+            "dstack-backend",
+            "dstack-backend-*",
+        ],
     ),
     row(
         "dstack-images",
@@ -390,6 +395,7 @@ pub(crate) const BESIDE: &[Crate] = &[
             "dstack-units",
             "dstack-system",
             "dstack-agent-api",
+            "dstack-compute",
             "dstack-plan",
             "dstack-store",
             "dstack-engine",
