@@ -152,7 +152,7 @@ mod tests {
         folders
             .iter()
             .for_each(|folder| fs_err::create_dir(folder).unwrap());
-        let [usual, opt, root, var] = folders.each_ref().map(|folder| folder.as_path());
+        let [usual, opt, root, var] = folders.each_ref().map(std::path::PathBuf::as_path);
         let of = |programs: &std::path::Path, home: &std::path::Path| {
             (programs.display().to_string(), home.display().to_string())
         };
