@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Of a token whose end is not told (before version 2.54): tokens hold for an hour at least, and the CLI may have had it for a while.
 const SHORT_LIFETIME: u64 = 600;
 
-/// The program.
+/// `az`, as it is found in `PATH`.
 #[derive(Debug, Clone)]
 pub(crate) struct AzureCli {
     program: OsString,
@@ -27,7 +27,7 @@ pub(crate) struct AzureCli {
 #[derive(Debug)]
 pub(crate) struct CliToken {
     pub(crate) text: Secret,
-    /// In seconds.
+    /// Seconds for which the token is still good.
     pub(crate) expires_in: u64,
 }
 

@@ -180,7 +180,7 @@ fn row(size: &Size, location: &str, prices: &Prices) -> Result<Item, String> {
 struct Gpu {
     name: String,
     vendor: Vendor,
-    /// GiB.
+    /// Memory of one GPU, in GiB.
     memory: f64,
     /// Dollars an hour for one; `None`: not known.
     price: Option<f64>,

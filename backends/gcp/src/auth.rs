@@ -85,7 +85,7 @@ struct File {
 #[derive(Deserialize)]
 pub(crate) struct Answer {
     pub(crate) access_token: String,
-    /// In seconds.
+    /// Seconds for which the token is still good.
     pub(crate) expires_in: u64,
 }
 

@@ -619,7 +619,7 @@ fn unclear(error: &ComputeError) -> ComputeError {
     ComputeError::Unclear(error.details())
 }
 
-/// What runs.
+/// The instance once it runs, with its place; until then, what is waited for.
 ///
 /// # Errors
 /// It has ended, or is about to.

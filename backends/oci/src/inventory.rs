@@ -33,10 +33,12 @@ impl Oci {
                 error: Some(error),
             });
         }
+        let mut has_told = false;
         for (region, listed) in regions.iter().zip(listed) {
             let error = match listed {
                 Ok(Some(owned)) => {
                     inventory.owned.extend(owned);
+                    has_told = true;
                     continue;
                 }
                 Ok(None) => None,
@@ -45,7 +47,7 @@ impl Oci {
             let region = region.clone();
             inventory.missing.push(MissingRegion { region, error });
         }
-        match inventory.missing.len() < regions.len() || !inventory.owned.is_empty() {
+        match has_told {
             true => Ok(inventory),
             false => inventory.into_whole().map(Inventory::whole),
         }

@@ -10,7 +10,7 @@ pub struct JobNeeds {
 }
 
 impl JobNeeds {
-    /// Nothing.
+    /// Those of machines on which jobs get what they ask for alone.
     pub const NONE: Self = Self {
         mounts: &[],
         gpu_devices: &[],

@@ -101,6 +101,17 @@ fn write_task(cli: &Cli, name: &str, command: &str) {
     cli.write("task.yml", &task).unwrap();
 }
 
+fn apply_fleet_of_other_server(cli: &Cli, server: &Server) {
+    let added = cli.add_project(server).unwrap();
+    assert_eq!(added.code, Some(0), "{}", added.text);
+    cli.write(
+        "fleet.yml",
+        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [dstack]\n",
+    )
+    .unwrap();
+    succeeds(cli, server, &["apply", "-y", "-f", "fleet.yml"]);
+}
+
 fn a_task_runs_on_a_host_of_another_server(cli: &Cli) {
     let lab = need!(Lab::new());
     let host = need!(lab.host("one", 2, USUAL));
@@ -113,14 +124,7 @@ fn a_task_runs_on_a_host_of_another_server(cli: &Cli) {
     assert_eq!(refused.status, 400, "{}", refused.text());
     let right = json!({"type": "dstack", "url": other.url(), "project": "main", "creds": {"type": "api_token", "api_token": TOKEN}});
     server.get(CREATE, &right).unwrap();
-    let added = cli.add_project(&server).unwrap();
-    assert_eq!(added.code, Some(0), "{}", added.text);
-    cli.write(
-        "fleet.yml",
-        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [dstack]\n",
-    )
-    .unwrap();
-    succeeds(cli, &server, &["apply", "-y", "-f", "fleet.yml"]);
+    apply_fleet_of_other_server(cli, &server);
 
     write_task(cli, "train", "echo the word is $WORD");
     succeeds(cli, &server, &["apply", "-y", "-d", "-f", "task.yml"]);
@@ -173,14 +177,7 @@ fn a_task_runs_in_a_container_of_a_cloud_of_another_server(cli: &Cli) {
     let config = json!({"type": "dstack", "url": other.url(), "project": "main", "backends": [cloud.name],
         "creds": {"type": "api_token", "api_token": TOKEN}});
     server.get(CREATE, &config).unwrap();
-    let added = cli.add_project(&server).unwrap();
-    assert_eq!(added.code, Some(0), "{}", added.text);
-    cli.write(
-        "fleet.yml",
-        "type: fleet\nname: cloud\nnodes: 0..2\nidle_duration: 1h\nbackends: [dstack]\n",
-    )
-    .unwrap();
-    succeeds(cli, &server, &["apply", "-y", "-f", "fleet.yml"]);
+    apply_fleet_of_other_server(cli, &server);
     runs_to_its_end(cli, &server);
     is_attached_to_and_stopped(cli, &server);
     nothing_is_there(&other);

@@ -112,12 +112,16 @@ mod tests {
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         let done = child.wait_with_output().unwrap();
         assert!(done.status.success());
+        said(&paths, done.stdout)
+    }
+
+    fn said(paths: &HostPaths, stdout: Vec<u8>) -> (String, String) {
         let said = Said::of(&Output {
             status: ExitStatus::Code(0),
-            stdout: done.stdout,
+            stdout,
             stderr: Vec::new(),
         });
-        let paths = of_host(&paths, &said);
+        let paths = of_host(paths, &said);
         (paths.programs, paths.home)
     }
 
@@ -135,13 +139,7 @@ mod tests {
         let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
         let text = script(&variables, PLACES);
         let done = Command::new("sh").args(["-c", &text]).output().unwrap();
-        let said = Said::of(&Output {
-            status: ExitStatus::Code(0),
-            stdout: done.stdout,
-            stderr: Vec::new(),
-        });
-        let paths = of_host(&paths, &said);
-        (paths.programs, paths.home)
+        said(&paths, done.stdout)
     }
 
     /// Its former folders could be used when it was set up, and now the usual ones can be as well.
